@@ -1,0 +1,14 @@
+#!/bin/sh
+# install.sh LOCK: puts the pinned packages of requirements/LOCK.lock and, editable, Rollbook itself into .venv.
+# Needs nothing but the pip inside .venv. Quiet unless something is wrong.
+set -eu
+
+lock=requirements/$1.lock
+pip() {
+    .venv/bin/python -m pip --quiet --disable-pip-version-check --no-input "$@"
+}
+
+echo "Installing $lock into .venv ..." >&2
+pip install --require-hashes -r "$lock"
+# The build backend has just come with the lock, so that nothing unpinned is fetched for the build.
+pip install --no-deps --no-build-isolation --editable .
