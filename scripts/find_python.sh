@@ -13,7 +13,8 @@ import sys, sysconfig
 if sys.version_info < (3, 12) or sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
     sys.exit(1)
 import ensurepip, venv
-print(".".join(map(str, sys.version_info[:3])), sys.executable)
+# Of a virtual environment, the Python below it: the environment may be the one about to be replaced.
+print(".".join(map(str, sys.version_info[:3])), getattr(sys, "_base_executable", None) or sys.executable)
 '
 
 describe() {
@@ -53,7 +54,7 @@ for name in python3.14 python3.13 python3.12; do
 done
 
 uv_find() {
-    found=$(uv python find --no-project '>=3.12' 2>/dev/null) && [ -n "$found" ] && take "$found"
+    found=$(uv python find --system --no-project '>=3.12' 2>/dev/null) && [ -n "$found" ] && take "$found"
 }
 
 if command -v uv >/dev/null 2>&1; then

@@ -1,11 +1,12 @@
 #!/bin/sh
 # install.sh LOCK: puts the pinned packages of requirements/LOCK.lock and, editable, Rollbook itself into .venv.
-# Needs nothing but the pip inside .venv. Quiet unless something is wrong.
+# Needs nothing but the pip inside .venv. Only errors are shown.
 set -eu
 
 lock=requirements/$1.lock
 pip() {
-    .venv/bin/python -m pip --quiet --disable-pip-version-check --no-input "$@"
+    # Twice quiet: warnings about the machine's own index settings would bury what matters.
+    .venv/bin/python -m pip -qq --disable-pip-version-check --no-input "$@"
 }
 
 echo "Installing $lock into .venv ..." >&2
