@@ -1,0 +1,1 @@
+"""Tests, sorted by what they need; CONTRIBUTING.md says which tier a test belongs to."""
