@@ -1,0 +1,270 @@
+"""The HTTP client of a rollout server: admit, poll, cancel, and watch its health."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import msgspec
+
+from rollbook_client.answers import read_admission, read_cancellation, read_health
+from rollbook_client.connections import BorrowedConnections, Connections, OwnedConnections
+from rollbook_client.errors import RolloutAdmissionTimeoutError
+from rollbook_client.handle import RolloutHandle
+from rollbook_client.identifiers import validate_rollout_id
+from rollbook_client.idle import wait_until_idle
+from rollbook_client.messages import (
+    CancelRolloutsRequest,
+    CancelRolloutsResponse,
+    MessageDict,
+    RolloutInitResponse,
+    RolloutResultResponse,
+)
+from rollbook_client.polling import ResultPoller
+from rollbook_client.requests import encode_admission
+from rollbook_client.retries import retry_after_sec
+from rollbook_client.saved import load_admission
+
+CANCEL_TIMEOUT_SEC = 5.0
+
+
+class RolloutClient:
+    """Runs rollouts on the server at `url`, which may end in a path prefix.
+
+    `http_client` is an httpx client of yours: it is used as it is configured and never closed here. Every rollout
+    being polled holds one of its connections, so its limit must exceed the number of rollouts under way. Without it
+    the client makes connections as it needs them, and `aclose` (or `async with`) closes them.
+
+    `admission_timeout_sec` bounds each admission as a whole, its retries included; None waits without bound. `api_key`
+    authenticates this client to the server and goes into every request; redirects are never followed, so it goes
+    nowhere else.
+
+    Raises:
+        ValueError: a blank or unsendable `api_key`, or an `admission_timeout_sec` that is not finite.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        http_client: httpx.AsyncClient | None = None,
+        admission_timeout_sec: float | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        if admission_timeout_sec is not None and not math.isfinite(admission_timeout_sec):
+            raise ValueError(
+                f"admission_timeout_sec is {admission_timeout_sec}; pass a finite number of seconds, "
+                "or omit it to wait without bound"
+            )
+        self._url = url.rstrip("/")
+        self._connections: Connections = OwnedConnections() if http_client is None else BorrowedConnections(http_client)
+        self._admission_timeout_sec = admission_timeout_sec
+        self._headers = {} if api_key is None else {"Authorization": _bearer(api_key)}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections this client made. A client that was passed stays open."""
+        await self._connections.aclose()
+
+    async def run_rollout(
+        self,
+        initial_messages: list[MessageDict],
+        chat_completions_url: str,
+        rollout_id: str,
+        llm_api_key: str | None = None,
+        label: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        grade: bool = True,
+        agent_timeout_sec: float | None = None,
+        grader_timeout_sec: float | None = None,
+        extra_fields: dict[str, Any] | None = None,
+    ) -> RolloutResultResponse:
+        """Admit a rollout and await its terminal result; arguments and errors as in `run_rollout_async`.
+
+        A rollout that failed or was cancelled is a result too: look at `status`, `err_category` and `err_message`.
+        Beside the admission's errors this raises those of `RolloutHandle.wait_for_completion`.
+        """
+        handle = await self.run_rollout_async(
+            initial_messages,
+            chat_completions_url,
+            rollout_id,
+            llm_api_key=llm_api_key,
+            label=label,
+            metadata=metadata,
+            grade=grade,
+            agent_timeout_sec=agent_timeout_sec,
+            grader_timeout_sec=grader_timeout_sec,
+            extra_fields=extra_fields,
+        )
+        return await handle
+
+    async def run_rollout_async(
+        self,
+        initial_messages: list[MessageDict],
+        chat_completions_url: str,
+        rollout_id: str,
+        llm_api_key: str | None = None,
+        label: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        grade: bool = True,
+        agent_timeout_sec: float | None = None,
+        grader_timeout_sec: float | None = None,
+        extra_fields: dict[str, Any] | None = None,
+    ) -> RolloutHandle:
+        """Admit a rollout; once the server has it, give the handle that polls it.
+
+        Use a new `rollout_id` for every attempt. `llm_api_key` is for the chat endpoint, not for the rollout server.
+        The timeouts are seconds for the agent and the grader; omitted means unbounded. A full queue (429) is asked
+        again until the admission timeout.
+
+        Raises:
+            ValueError: an argument is out of range, or has no JSON form.
+            RolloutProtocolError: the server refused, or answered something that is no admission.
+            RolloutAdmissionTimeoutError: `admission_timeout_sec` is over; it says whether the server may have admitted.
+            httpx.TransportError: the request failed. It is not repeated: the server may have it.
+        """
+        body = encode_admission(
+            {
+                "initial_messages": initial_messages,
+                "chat_completions_url": chat_completions_url,
+                "rollout_id": rollout_id,
+                "llm_api_key": llm_api_key,
+                "label": label,
+                "metadata": metadata,
+                "grade": grade,
+                "agent_timeout_sec": agent_timeout_sec,
+                "grader_timeout_sec": grader_timeout_sec,
+                "extra_fields": extra_fields,
+            }
+        )
+        admission, requested_at = await self._admit(body, rollout_id=rollout_id)
+        return self._handle(admission, lease_deadline=requested_at + admission.polling_lease_timeout_sec)
+
+    def attach(self, saved: bytes) -> RolloutHandle:
+        """Go on polling a rollout from what `RolloutHandle.save` wrote, in this process or another.
+
+        Whether its lease is still alive only the server knows; the first poll tells, and a lease that has ended is a
+        result like any other (`failure`, `lease_expired`). Until that first answer the retries of a poll are bounded by
+        one lease timeout from now: whoever polled before had stopped by then, so no lease of theirs lasts longer.
+
+        Raises:
+            ValueError: the bytes are no saved admission.
+            RuntimeError: no event loop is running.
+        """
+        admission = load_admission(saved)
+        now = asyncio.get_running_loop().time()
+        return self._handle(admission, lease_deadline=now + admission.polling_lease_timeout_sec)
+
+    async def cancel_rollout(self, rollout_id: str) -> CancelRolloutsResponse:
+        """Ask the server to cancel a rollout; at most 5 s, everything included.
+
+        The answer confirms the request only. Go on polling to see the terminal result, after the clean-up. Asking again
+        is harmless.
+
+        Raises:
+            ValueError: this can be no rollout's id.
+            TimeoutError: no answer within 5 s; the request may have arrived.
+            RolloutProtocolError: the server answered something else.
+            httpx.TransportError: the request failed.
+        """
+        validate_rollout_id(rollout_id)
+        async with asyncio.timeout(CANCEL_TIMEOUT_SEC):
+            response = await self._connections.request(
+                "POST",
+                f"{self._url}/rollout/cancel",
+                headers={**self._headers, "Content-Type": "application/json"},
+                content=msgspec.json.encode(CancelRolloutsRequest(ids=[rollout_id])),
+                timeout_sec=CANCEL_TIMEOUT_SEC,
+            )
+        return read_cancellation(response)
+
+    async def health(self) -> dict[str, Any]:
+        """The server's health object: `instance_id`, `process_id`, `lifecycle`, and what its backend adds.
+
+        Raises:
+            RolloutProtocolError: the answer is not 200, or no JSON object.
+            httpx.TransportError: the request failed.
+        """
+        return read_health(await self._connections.request("GET", f"{self._url}/health", headers=self._headers))
+
+    async def wait_idle(
+        self, *, timeout_sec: float = 120, poll_interval_sec: float = 1, process_id: str | None = None
+    ) -> dict[str, Any]:
+        """Wait until no rollout is active, and return that health object. New admissions are not held up.
+
+        `process_id`, from an earlier health object, ties the wait to that server process; without it to the first one
+        that answers.
+
+        Raises:
+            ValueError: a time is not positive and finite.
+            TimeoutError: rollouts were still active, or the server could not be asked, after `timeout_sec`.
+            RolloutProtocolError: the server was restarted meanwhile, reports no life cycle, or answered an error that
+                waiting does not cure.
+        """
+        return await wait_until_idle(
+            self.health, timeout_sec=timeout_sec, poll_interval_sec=poll_interval_sec, process_id=process_id
+        )
+
+    def _handle(self, admission: RolloutInitResponse, *, lease_deadline: float) -> RolloutHandle:
+        return RolloutHandle(
+            ResultPoller(
+                self._connections, admission, url=self._url, headers=self._headers, lease_deadline=lease_deadline
+            )
+        )
+
+    async def _admit(self, body: bytes, *, rollout_id: str) -> tuple[RolloutInitResponse, float]:
+        """The admission, and when the request that got it was sent (on the loop's clock)."""
+        clock = asyncio.get_running_loop().time
+        under_way = False
+        limit = asyncio.timeout(self._admission_timeout_sec)
+        try:
+            async with limit:
+                while True:
+                    # A limit that is over already fires at the next suspension, which may be inside the request.
+                    if (deadline := limit.when()) is not None and deadline <= clock():
+                        raise self._admission_timeout(rollout_id, under_way=False)
+                    under_way = True
+                    requested_at = clock()
+                    response = await self._connections.request(
+                        "POST",
+                        f"{self._url}/rollout",
+                        headers={**self._headers, "Content-Type": "application/json"},
+                        content=body,
+                    )
+                    under_way = False
+                    if response.status_code != 429:
+                        return read_admission(response, rollout_id), requested_at
+                    await asyncio.sleep(retry_after_sec(response.headers.get("Retry-After")))
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise self._admission_timeout(rollout_id, under_way=under_way) from error
+
+    def _admission_timeout(self, rollout_id: str, *, under_way: bool) -> RolloutAdmissionTimeoutError:
+        message = f"the admission of rollout {rollout_id!r} did not end within {self._admission_timeout_sec} s; "
+        if under_way:
+            message += (
+                "the server may have admitted it, and ends an admitted rollout that nobody polls when its lease is "
+                "over; try again with a new rollout_id"
+            )
+        else:
+            message += "the server had not admitted it; try again, or raise admission_timeout_sec"
+        return RolloutAdmissionTimeoutError(message, rollout_id=rollout_id, may_have_been_admitted=under_way)
+
+
+def _bearer(api_key: str) -> str:
+    if not api_key.strip():
+        raise ValueError("api_key is blank; pass the server's key, or None for a server without one")
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise ValueError("api_key holds characters that an HTTP header cannot carry; pass printable ASCII")
+    return f"Bearer {api_key}"

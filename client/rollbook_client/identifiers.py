@@ -1,0 +1,32 @@
+"""The rule for rollout ids, shared by the client that sends them and the server that accepts them."""
+
+from __future__ import annotations
+
+MAX_ROLLOUT_ID_BYTES = 1024
+
+
+def validate_rollout_id(rollout_id: str) -> None:
+    """Refuse an id that cannot be one URL path segment.
+
+    Anything else is legal, `a?b` and `a b` included: clients percent-encode ids.
+
+    Raises:
+        ValueError: the id is empty, `.` or `..`, contains `/`, a backslash, NUL or a lone surrogate, or is longer
+            than 1,024 bytes in UTF-8.
+    """
+    if rollout_id in ("", ".", ".."):
+        raise ValueError(f"rollout_id {rollout_id!r} is no path segment; choose a non-empty id, for example a UUID")
+    if "/" in rollout_id or "\\" in rollout_id or "\x00" in rollout_id:
+        raise ValueError(
+            f"rollout_id {rollout_id[:80]!r} contains a slash, a backslash or NUL; replace them, for example by '-'"
+        )
+    try:
+        size_bytes = len(rollout_id.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"rollout_id {rollout_id[:80]!r} contains a lone surrogate and has no UTF-8 form; remove it"
+        ) from error
+    if size_bytes > MAX_ROLLOUT_ID_BYTES:
+        raise ValueError(
+            f"rollout_id is {size_bytes} bytes long in UTF-8; shorten it to at most {MAX_ROLLOUT_ID_BYTES} bytes"
+        )
