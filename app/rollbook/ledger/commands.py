@@ -1,0 +1,178 @@
+"""The commands a ledger takes. `Ledger.submit(command)` answers what the type parameter says.
+
+Times and durations are integer microseconds. Commands name rollouts by the trainer's id.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rollbook_client.events import Phase, StageSpan
+from rollbook_client.statuses import CancelDisposition
+from rollbook_projections import RolloutState
+
+MemberKind = Literal["api", "scheduler"]
+
+
+class Command[Answer](msgspec.Struct, frozen=True):
+    """Base of all commands."""
+
+
+class Admit(Command[RolloutState], frozen=True):
+    """Take in a rollout. Refused: QueueFull, then RolloutKnown."""
+
+    rollout_id: str
+    queue: str
+    max_queue_depth: int | None
+    max_attempts: int
+    lease_nonce: str
+    lease_digest: bytes
+    lease_timeout_us: int
+    agent_timeout_us: int | None
+    label: str | None
+    endpoint_origin: str
+    endpoint_digest: str
+    request: bytes
+    sealed: bytes
+
+
+class Poll(Command[RolloutState], frozen=True):
+    """Renew the lease and tell the state. Refused: UnknownRollout, WrongLease.
+
+    A terminal rollout answers without a renewal; a poll past the lease's deadline ends the rollout.
+    """
+
+    rollout_id: str
+    lease_digest: bytes
+
+
+class Cancel(Command[dict[str, CancelDisposition]], frozen=True):
+    """Ask to end rollouts: exactly one of ``ids``, ``prefix`` and ``everything`` selects them."""
+
+    requested_by: str
+    ids: tuple[str, ...] | None = None
+    prefix: str | None = None
+    everything: bool = False
+    listed_since: int = 0
+    """``prefix`` and ``everything`` also list rollouts that ended at or after this time, as ``not_found``."""
+
+
+class Claim(Command[tuple[RolloutState, ...]], frozen=True):
+    """Start attempts of the oldest waiting rollouts of these queues, ``limit`` at most. Refused: SchedulerGone."""
+
+    scheduler: str
+    queues: tuple[str, ...]
+    limit: int
+
+
+class EnterPhase(Command[RolloutState], frozen=True):
+    """The attempt's workflow or grader started. Refused: Superseded."""
+
+    rollout_id: str
+    attempt: int
+    scheduler: str
+    phase: Phase
+
+
+class Score(msgspec.Struct, frozen=True, gc=False):
+    """A named reward or metric; null where the signal never came back."""
+
+    name: str
+    value: float | None
+
+
+class FinishAttempt(Command[RolloutState], frozen=True):
+    """The attempt ran to its end, whatever the outcome. Refused: Superseded.
+
+    The answer's status is what became of the rollout: a result after the lease's deadline is a lease failure.
+    """
+
+    rollout_id: str
+    attempt: int
+    scheduler: str
+    status: Literal["success", "failure", "cancelled"]
+    sample: bytes | None = None
+    reduced: bool = False
+    trajectory: bytes | None = None
+    trajectory_saved: Literal["messages", "own", "off"] = "off"
+    err_message: str | None = None
+    err_category: str | None = None
+    spans: tuple[StageSpan, ...] = ()
+    rewards: tuple[Score, ...] = ()
+    metrics: tuple[Score, ...] = ()
+
+
+class CloseAttempt(Command[RolloutState], frozen=True):
+    """The attempt ended without a result: its runner died (``lost``) or it was given back (``released``).
+
+    Refused: Superseded.
+    """
+
+    rollout_id: str
+    attempt: int
+    scheduler: str
+    outcome: Literal["lost", "released"]
+    reason: str
+
+
+class ExpireLeases(Command[int], frozen=True):
+    """Sweep: end rollouts whose lease has run out. Answers how many."""
+
+    limit: int = 500
+
+
+class ExpireDeadlines(Command[int], frozen=True):
+    """Sweep: end rollouts whose agent deadline passed while they waited in a queue. Answers how many."""
+
+    limit: int = 500
+
+
+class TakeOver(Command[int], frozen=True):
+    """Sweep: declare schedulers without a beat for ``dead_after_us`` dead and end their attempts as lost.
+
+    Answers how many attempts were taken over. Guarded by the beat as it stands in the same transaction.
+    """
+
+    dead_after_us: int
+    limit: int = 500
+
+
+class ExtendLeases(Command[int], frozen=True):
+    """Prolong every live lease by its own timeout from now. Answers how many."""
+
+    reason: str
+
+
+class Register(Command[bool], frozen=True):
+    """A process joins. Refused: QueueTaken.
+
+    For an API the answer tells whether no other one was alive, in which case live leases were extended.
+    """
+
+    member_id: str
+    kind: MemberKind
+    host: str
+    pid: int
+    dead_after_us: int
+    entrypoint: str | None = None
+    queues: tuple[str, ...] = ()
+    capacity: int = 0
+    known_dead: tuple[str, ...] = ()
+    """Members of this host whose process is gone: their last beat, however fresh, does not make them alive."""
+
+
+class Beat(Command[None], frozen=True):
+    """A process is alive. Refused: SchedulerGone (for a scheduler that was declared dead)."""
+
+    member_id: str
+    accepting: bool = True
+    capacity: int = 0
+    trouble: str | None = None
+
+
+class Leave(Command[None], frozen=True):
+    """A process ends on purpose. Its open attempts, if any, stay until they are closed or taken over."""
+
+    member_id: str

@@ -1,0 +1,105 @@
+"""Database URLs and engines: which database, where its files are, and with which settings it is opened."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+DEFAULT_DATABASE_URL = "sqlite:///.rollbook/ledger.sqlite3"
+WAL_AUTOCHECKPOINT_PAGES = 4_000
+JOURNAL_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+class DatabaseUrlError(ValueError):
+    """The database URL cannot be used; the message says which forms can."""
+
+
+def parse_url(url: str) -> sa.URL:
+    """A database URL without driver names, which are ours to choose.
+
+    Raises:
+        DatabaseUrlError: not a URL, or of a database that Rollbook does not write.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise DatabaseUrlError(
+            f"cannot read the database URL {url!r}; it looks like {DEFAULT_DATABASE_URL} or sqlite:////absolute/path"
+        ) from error
+    backend = parsed.get_backend_name()
+    if backend != "sqlite":
+        raise DatabaseUrlError(f"cannot keep a ledger in {backend!r}; use {DEFAULT_DATABASE_URL}")
+    if not parsed.database or parsed.database == ":memory:":
+        raise DatabaseUrlError(f"a ledger needs a file, since several processes share it; use {DEFAULT_DATABASE_URL}")
+    return parsed.set(drivername="sqlite")
+
+
+def database_path(url: sa.URL) -> Path:
+    """The file of an SQLite ledger."""
+    return Path(url.database or "").absolute()
+
+
+def lock_path(url: sa.URL) -> Path:
+    """The file whose lock orders the writing processes."""
+    path = database_path(url)
+    return path.with_name(path.name + ".lock")
+
+
+def key_path(url: sa.URL) -> Path:
+    """Where an SQLite ledger's secret key lies."""
+    return database_path(url).with_name("secret.key")
+
+
+def host_name() -> str:
+    """This machine's name, as members are registered with it."""
+    return socket.gethostname()
+
+
+def writer_engine(url: sa.URL) -> sa.Engine:
+    """One connection that commits durably; transactions are begun and ended by hand (`BEGIN IMMEDIATE`)."""
+    engine = sa.create_engine(
+        url,
+        poolclass=sa.pool.NullPool,
+        connect_args={"check_same_thread": False, "isolation_level": None, "cached_statements": 256, "timeout": 0},
+    )
+
+    def configure(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint={WAL_AUTOCHECKPOINT_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit={JOURNAL_LIMIT_BYTES}")
+
+    sa.event.listen(engine, "connect", configure)
+    return engine
+
+
+def _read_only(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA query_only=1")
+    cursor.execute("PRAGMA busy_timeout=5000")
+    cursor.close()
+
+
+def reader_engine(url: sa.URL) -> sa.Engine:
+    """Short reads from the thread that asks."""
+    engine = sa.create_engine(
+        url,
+        poolclass=sa.pool.NullPool,
+        connect_args={"check_same_thread": False, "isolation_level": None, "cached_statements": 256},
+    )
+    sa.event.listen(engine, "connect", _read_only)
+    return engine
+
+
+def async_reader_engine(url: sa.URL) -> AsyncEngine:
+    """Operators' long reads, off the loop."""
+    engine = create_async_engine(url.set(drivername="sqlite+aiosqlite"), pool_size=2, max_overflow=2)
+    sa.event.listen(engine.sync_engine, "connect", _read_only)
+    return engine

@@ -1,0 +1,204 @@
+"""Who wakes whom. Notifications are hints, the ledger is the truth.
+
+A hint (a commit of this process, a datagram of another one, a changed file) makes the feed read what came after its
+last position and tell its listeners; without any hint it looks once a second. Waiters of one rollout are woken by
+any change but a lease renewal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterator
+
+from rollbook_projections import RolloutState
+
+from .reader import Reader
+from .refusals import LedgerUnavailable
+from .sqlite import Committed
+
+log = logging.getLogger(__name__)
+
+BACKSTOP_SEC = 1.0
+FILE_POLL_SEC = 0.010
+READ_LIMIT = 2_000
+_QUIET = frozenset({"lease_renewed", "lease_extended"})
+
+Listener = Callable[[dict[int, RolloutState]], None]
+
+
+class Watch:
+    """The latest that was told about one rollout while it is watched."""
+
+    __slots__ = ("_latest", "_released", "_status", "_waiter")
+
+    def __init__(self) -> None:
+        self._latest: RolloutState | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._status = ""
+        self._released = False
+
+    def offer(self, state: RolloutState) -> None:
+        """Take in a change."""
+        if self._latest is None or state.seq > self._latest.seq:
+            self._latest = state
+        if self._waiter is not None and not self._waiter.done() and state.status != self._status:
+            self._waiter.set_result(None)
+
+    def release(self) -> None:
+        """End the wait, this one and any later one."""
+        self._released = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def change(self, state: RolloutState, timeout_sec: float) -> RolloutState:
+        """The state once its status differs from ``state``'s, else the latest when ``timeout_sec`` is over."""
+        if not self._moved(state) and not self._released:
+            loop = asyncio.get_running_loop()
+            self._status = state.status
+            self._waiter = waiter = loop.create_future()
+            timer = loop.call_later(timeout_sec, self._time_over, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        return self._latest if self._latest is not None and self._latest.seq > state.seq else state
+
+    def _moved(self, state: RolloutState) -> bool:
+        return self._latest is not None and self._latest.seq > state.seq and self._latest.status != state.status
+
+    @staticmethod
+    def _time_over(waiter: asyncio.Future[None]) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+
+class Feed:
+    """One per process, on one event loop."""
+
+    def __init__(self, reader: Reader, *, hint_socket: socket.socket | None = None) -> None:
+        self._reader = reader
+        self._socket = hint_socket
+        self._position = 0
+        self._listeners: list[Listener] = []
+        self._watches: dict[str, set[Watch]] = {}
+        self._hinted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._file_version: int | None = None
+        self.trouble: str | None = None
+
+    @property
+    def position(self) -> int:
+        """Everything up to here has been told."""
+        return self._position
+
+    def start(self) -> None:
+        """Follow the ledger from its present end."""
+        self._position = self._reader.last_position()
+        loop = asyncio.get_running_loop()
+        if self._socket is not None:
+            self._socket.setblocking(False)
+            loop.add_reader(self._socket.fileno(), self._drain_hints)
+        self._task = loop.create_task(self._follow(), name="ledger-feed")
+
+    async def close(self) -> None:
+        """Stop following and end every wait."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self.release_waiters()
+
+    def release_waiters(self) -> None:
+        """End every wait now, as if its time were over: the process shuts down."""
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.release()
+
+    def listen(self, listener: Listener) -> None:
+        """Call ``listener`` with the states of rollouts that changed; it must not block."""
+        self._listeners.append(listener)
+
+    def committed(self, batch: Committed) -> None:
+        """A batch of this process landed: tell its changes, and the other processes that there are some."""
+        if self._socket is not None:
+            with contextlib.suppress(BlockingIOError, OSError):  # a full or closed socket: the other one looks anyway
+                self._socket.send(b"\0")
+        if batch.first_position == self._position + 1:
+            self._position = batch.last_position
+            self._tell(batch.changed)
+        else:
+            self._hinted.set()
+
+    @contextlib.contextmanager
+    def watch(self, rollout_id: str) -> Iterator[Watch]:
+        """Gather a rollout's changes from now on; begin before the renewal, so that none is missed."""
+        watch = Watch()
+        watches = self._watches.setdefault(rollout_id, set())
+        watches.add(watch)
+        try:
+            yield watch
+        finally:
+            watches.discard(watch)
+            if not watches and self._watches.get(rollout_id) is watches:
+                del self._watches[rollout_id]
+
+    def _drain_hints(self) -> None:
+        assert self._socket is not None
+        with contextlib.suppress(BlockingIOError):
+            while self._socket.recv(4096):
+                pass
+        self._hinted.set()
+
+    async def _follow(self) -> None:
+        pause = FILE_POLL_SEC if self._socket is None else BACKSTOP_SEC
+        idle = 0.0
+        while True:
+            try:
+                async with asyncio.timeout(pause):
+                    await self._hinted.wait()
+                hinted = True
+            except TimeoutError:
+                hinted = False
+            self._hinted.clear()
+            idle += pause
+            try:
+                if hinted or idle >= BACKSTOP_SEC or self._file_changed():
+                    idle = 0.0
+                    self._catch_up()
+                self.trouble = None
+            except LedgerUnavailable as error:
+                if self.trouble is None:
+                    log.warning("the feed cannot read the ledger and tries again: %s", error)
+                self.trouble = str(error)
+
+    def _file_changed(self) -> bool:
+        version = self._reader.query("PRAGMA data_version")[0][0]
+        changed = version != self._file_version
+        self._file_version = version
+        return changed
+
+    def _catch_up(self) -> None:
+        while True:
+            rows = self._reader.changes_after(self._position, READ_LIMIT)
+            if not rows:
+                return
+            numbers = list(dict.fromkeys(number for _, number, kind in rows if kind not in _QUIET))
+            self._position = rows[-1][0]
+            if numbers:
+                self._tell({state.number: state for state in self._reader.states(numbers)})
+
+    def _tell(self, changed: dict[int, RolloutState]) -> None:
+        for state in changed.values():
+            for watch in self._watches.get(state.rollout_id, ()):
+                watch.offer(state)
+        for listener in self._listeners:
+            try:
+                listener(changed)
+            except Exception:
+                log.exception("a listener of the feed failed")

@@ -1,0 +1,240 @@
+"""Reads: short ones at once on the loop's thread, operators' long ones through aiosqlite.
+
+A short read by key takes some 20 µs and, in WAL mode, waits for no writer; a hop to a thread would cost several
+times that.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from rollbook_client.events import RolloutAdmitted, RolloutFinished
+from rollbook_projections import RolloutState
+
+from . import codec
+from . import statements as sql
+from .engines import async_reader_engine, reader_engine
+from .refusals import LedgerUnavailable
+from .transaction import QueueCount
+
+PAGE_BYTES = 4 * 1024 * 1024
+"""Pages of events are cut before their payloads exceed this, the first event excepted."""
+
+_EVENT_COLUMNS = "e.position, e.number, r.rollout_id, e.seq, e.type, e.version, e.recorded_at, e.payload, e.hash"
+_EVENTS = f"SELECT {_EVENT_COLUMNS} FROM events e JOIN rollouts r ON r.number = e.number"
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """An event as it lies in the ledger; ``payload`` is its JSON text, exactly."""
+
+    position: int
+    number: int
+    rollout_id: str
+    seq: int
+    type: str
+    version: int
+    recorded_at: int
+    payload: str
+    hash: bytes
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What a claimed rollout's execution needs."""
+
+    number: int
+    request: RolloutAdmitted
+    sealed: bytes
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A registered process."""
+
+    member_id: str
+    kind: str
+    host: str
+    pid: int
+    entrypoint: str | None
+    capacity: int
+    started_at: int
+    beat_at: int
+    stopped_at: int | None
+    accepting: int
+    trouble: str | None
+
+
+_MEMBER_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(Member))
+
+
+class Reader:
+    """Reads of one process. Short reads are plain calls; long reads are coroutines."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self._engine = reader_engine(url)
+        self._long = async_reader_engine(url)
+        self._connection: sa.PoolProxiedConnection | None = None
+
+    def query(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a short read.
+
+        Raises:
+            LedgerUnavailable: the database cannot be read.
+        """
+        try:
+            if self._connection is None:
+                self._connection = self._engine.raw_connection()
+            db: sqlite3.Connection = self._connection.driver_connection
+            return db.execute(text, parameters).fetchall()
+        except (sqlite3.DatabaseError, sa.exc.DBAPIError) as error:
+            if self._connection is not None:
+                self._connection.invalidate()
+                self._connection = None
+            raise LedgerUnavailable(f"the ledger cannot be read now: {error}") from error
+
+    async def long_query(self, text: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a long read, off the loop.
+
+        Raises:
+            LedgerUnavailable: the database cannot be read.
+        """
+        try:
+            async with self._long.connect() as connection:
+                result = await connection.exec_driver_sql(text, parameters)
+                return [tuple(row) for row in result.fetchall()]
+        except sa.exc.DBAPIError as error:
+            raise LedgerUnavailable(f"the ledger cannot be read now: {error.orig}") from error
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._engine.dispose()
+        await self._long.dispose()
+
+    def last_position(self) -> int:
+        """The position of the newest event; 0 in an empty ledger."""
+        position: int = self.query("SELECT position FROM ledger_head WHERE id = 1")[0][0]
+        return position
+
+    def changes_after(self, position: int, limit: int) -> list[tuple[int, int, str]]:
+        """(position, rollout number, event type) of the next events."""
+        return self.query(  # type: ignore[return-value]
+            "SELECT position, number, type FROM events WHERE position > ? ORDER BY position LIMIT ?", (position, limit)
+        )
+
+    def state(self, rollout_id: str) -> RolloutState | None:
+        """A rollout's state by id."""
+        try:
+            rollout_id.encode()
+        except UnicodeEncodeError:
+            return None
+        rows = self.query(f"{sql.SELECT_STATE} WHERE rollout_id = ?", (rollout_id,))
+        return RolloutState(*rows[0]) if rows else None
+
+    def states(self, numbers: Sequence[int]) -> list[RolloutState]:
+        """States by rollout number."""
+        found: list[RolloutState] = []
+        for start in range(0, len(numbers), sql.SIZES[0]):
+            part = numbers[start : start + sql.SIZES[0]]
+            marks = ", ".join("?" * len(part))
+            rows = self.query(f"{sql.SELECT_STATE} WHERE number IN ({marks})", part)
+            found.extend(RolloutState(*row) for row in rows)
+        return found
+
+    def result(self, state: RolloutState) -> RolloutFinished:
+        """The terminal event of a finished rollout."""
+        rows = self.query("SELECT type, version, payload FROM events WHERE position = ?", (state.result_position,))
+        if not rows:
+            raise LedgerUnavailable(f"the result of rollout {state.rollout_id!r} is not in the ledger any more")
+        event = codec.decode(*rows[0])
+        assert isinstance(event, RolloutFinished)
+        return event
+
+    def work(self, states: Sequence[RolloutState]) -> list[Work]:
+        """Requests and sealed secrets of claimed rollouts; those whose rollout is over meanwhile are left out."""
+        found = []
+        for state in states:
+            rows = self.query(
+                "SELECT e.type, e.version, e.payload, s.sealed FROM events e JOIN secrets s ON s.number = e.number"
+                " WHERE e.position = ?",
+                (state.request_position,),
+            )
+            for kind, version, payload, sealed in rows:
+                event = codec.decode(kind, version, payload)
+                assert isinstance(event, RolloutAdmitted)
+                found.append(Work(state.number, event, sealed))
+        return found
+
+    def counts(self) -> dict[str, QueueCount]:
+        """Waiting and running rollouts by queue."""
+        return {row[0]: QueueCount(row[1], row[2]) for row in self.query(sql.SELECT_COUNTS)}
+
+    def members(self, kind: str, seen_since: int) -> list[Member]:
+        """Registered processes of a kind that did not stop and were seen since then."""
+        rows = self.query(
+            f"SELECT {_MEMBER_COLUMNS} FROM members WHERE kind = ? AND stopped_at IS NULL AND beat_at >= ?",
+            (kind, seen_since),
+        )
+        return [Member(*row) for row in rows]
+
+    def sweep_due(self, now: int) -> tuple[bool, bool, bool]:
+        """Whether a lease, a queued deadline or an orphaned attempt waits for a sweep."""
+        seen = self.query(sql.SELECT_API_SEEN)[0][0]
+        return (
+            bool(self.query(sql.SELECT_EXPIRED, (now, seen, 1))),
+            bool(self.query(sql.SELECT_LATE, (now, 1))),
+            bool(self.query(sql.SELECT_ORPHANED, (1,))),
+        )
+
+    async def events_page(self, *, after: int = 0, rollout_id: str | None = None, limit: int = 1000) -> list[StoredEvent]:
+        """Events after a position (of one rollout: after a seq), at most ``limit`` and about 4 MiB of payload.
+
+        Long histories are read in portions so that a page of huge payloads never lies in memory as a whole.
+        """
+        events: list[StoredEvent] = []
+        size = 0
+        while len(events) < limit:
+            portion = min(64, limit - len(events))
+            if rollout_id is None:
+                rows = await self.long_query(f"{_EVENTS} WHERE e.position > ? ORDER BY e.position LIMIT ?", (after, portion))
+            else:
+                rows = await self.long_query(
+                    f"{_EVENTS} WHERE r.rollout_id = ? AND e.seq > ? ORDER BY e.seq LIMIT ?", (rollout_id, after, portion)
+                )
+            for row in rows:
+                event = StoredEvent(*row)
+                size += len(event.payload)
+                if events and size > PAGE_BYTES:
+                    return events
+                events.append(event)
+                after = event.position if rollout_id is None else event.seq
+            if len(rows) < portion:
+                break
+        return events
+
+    async def rollouts_page(
+        self,
+        *,
+        status: str | None = None,
+        queue: str | None = None,
+        prefix: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[RolloutState]:
+        """Rollouts, the newest first; ``before`` is the last number of the page before."""
+        condition, bounds = sql.prefix_range(prefix)
+        parameters: list[Any] = list(bounds)
+        for column, operator, value in (("status", "=", status), ("queue", "=", queue), ("number", "<", before)):
+            if value is not None:
+                condition += f" AND {column} {operator} ?"
+                parameters.append(value)
+        if status in ("queued", "running", "grading"):
+            condition += " AND finished_at IS NULL"  # what lets the index of live rollouts serve
+        text = f"{sql.SELECT_STATE} WHERE 1 = 1{condition} ORDER BY number DESC LIMIT ?"
+        rows = await self.long_query(text, (*parameters, limit))
+        return [RolloutState(*row) for row in rows]

@@ -1,0 +1,94 @@
+"""Why a command was not carried out.
+
+LedgerError
+├── Refusal                 decided: nothing was written for this command, others of its batch are untouched
+│   ├── RolloutKnown        the id is taken, for ever
+│   ├── QueueFull           the queue's depth limit is reached; try later
+│   ├── UnknownRollout      no such rollout (or its result's retention is over)
+│   ├── WrongLease          the polling token is another rollout's or garbage
+│   ├── Superseded          the attempt is not the current one any more; its result is not taken
+│   ├── SchedulerGone       the scheduler was declared dead or never registered; it must register anew
+│   └── QueueTaken          a live scheduler serves the queue with another entrypoint
+├── CommandFailed           the database refused this one command's data; nothing of it was written
+└── LedgerUnavailable       the database could not be written or read now; nothing was written, try again
+"""
+
+from __future__ import annotations
+
+
+class LedgerError(Exception):
+    """Base of everything a command can fail with."""
+
+
+class Refusal(LedgerError):
+    """A rule said no. The message says what to do next."""
+
+
+class RolloutKnown(Refusal):
+    """The id is taken."""
+
+    def __init__(self, rollout_id: str) -> None:
+        super().__init__(f"rollout id {rollout_id!r} is already registered; choose a new id for every attempt")
+        self.rollout_id = rollout_id
+
+
+class QueueFull(Refusal):
+    """The queue holds as many waiting rollouts as it may."""
+
+    def __init__(self, queue: str, depth: int) -> None:
+        super().__init__(f"queue {queue!r} is full ({depth} waiting); retry later")
+        self.queue = queue
+        self.depth = depth
+
+
+class UnknownRollout(Refusal):
+    """No rollout has this id."""
+
+    def __init__(self, rollout_id: str) -> None:
+        super().__init__(f"no rollout {rollout_id!r}; list what there is with `rollbook rollouts`")
+        self.rollout_id = rollout_id
+
+
+class WrongLease(Refusal):
+    """The token does not belong to the rollout."""
+
+    def __init__(self, rollout_id: str) -> None:
+        super().__init__(f"the polling token does not belong to rollout {rollout_id!r}")
+        self.rollout_id = rollout_id
+
+
+class Superseded(Refusal):
+    """The attempt lost its rollout: another attempt has it, or it is over."""
+
+    def __init__(self, rollout_id: str, attempt: int) -> None:
+        super().__init__(f"attempt {attempt} of rollout {rollout_id!r} is not the current one; drop its work")
+        self.rollout_id = rollout_id
+        self.attempt = attempt
+
+
+class SchedulerGone(Refusal):
+    """The scheduler counts as dead."""
+
+    def __init__(self, scheduler: str) -> None:
+        super().__init__(f"scheduler {scheduler} counts as dead; stop its attempts and register anew")
+        self.scheduler = scheduler
+
+
+class QueueTaken(Refusal):
+    """Another entrypoint already serves the queue."""
+
+    def __init__(self, queue: str, entrypoint: str) -> None:
+        super().__init__(
+            f"queue {queue!r} is served by a live scheduler with entrypoint {entrypoint!r}; "
+            "choose another --queue or stop that scheduler first"
+        )
+        self.queue = queue
+        self.entrypoint = entrypoint
+
+
+class CommandFailed(LedgerError):
+    """The database refused this command's data."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger cannot be written (disk full, read-only, locked); the cause is chained."""

@@ -1,0 +1,117 @@
+"""One transaction of the ledger in memory: commands in, events, rows and answers out. No I/O of its own.
+
+The writer opens the transaction, hands over what it read, applies the commands in order and writes what came out.
+Later commands see the effects of earlier ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from rollbook_client.events import Event
+from rollbook_projections import HistoryRows, Recorded, RolloutState, Row, add_history, evolve
+
+from . import chain, codec
+from .commands import Command
+from .decide import Facts, decide
+from .refusals import Refusal
+
+
+class Head(msgspec.Struct):
+    """Where the ledger ends: the last position, the last rollout number and how many events there are."""
+
+    position: int
+    number: int
+    events: int
+
+
+class QueueCount(msgspec.Struct):
+    """How many rollouts of a queue wait and how many have an open attempt."""
+
+    queued: int = 0
+    running: int = 0
+
+
+class Transaction:
+    """The effects of a batch of commands, gathered until they are written at once."""
+
+    def __init__(self, head: Head, counts: dict[str, QueueCount], *, now: int, api_seen_at: int) -> None:
+        self.head = head
+        self.counts = counts
+        self.now = now
+        self.api_seen_at = api_seen_at
+        self.states: dict[str, RolloutState] = {}
+        self.changed: dict[int, RolloutState] = {}
+        self.event_rows: list[Row] = []
+        self.history: HistoryRows = defaultdict(list)
+        self.changed_queues: set[str] = set()
+        self.sealed: dict[int, bytes] = {}
+        self.opened: set[int] = set()
+        """Rollouts that are over: their sealed secrets go."""
+
+    def know(self, states: Iterable[RolloutState]) -> list[RolloutState]:
+        """Take in states as read; where this transaction changed one already, its own version stands."""
+        return [self.states.setdefault(state.rollout_id, state) for state in states]
+
+    def decide(self, rollout_id: str, command: Command[Any], *, queue: str = "") -> bool:
+        """Judge a command for one rollout and take its events in; whether there were any.
+
+        Raises:
+            Refusal: the rules say no; nothing was taken in.
+            CodecError: an event has no JSON form; nothing was taken in.
+        """
+        state = self.states.get(rollout_id)
+        count = self.counts.get(queue) if queue else None
+        facts = Facts(queued=count.queued if count else 0, api_seen_at=self.api_seen_at)
+        decision = decide(state, facts, command, self.now)
+        if isinstance(decision, Refusal):
+            raise decision
+        if decision:
+            self._record(state, decision)
+        return bool(decision)
+
+    def _record(self, state: RolloutState | None, events: tuple[Event, ...]) -> None:
+        # Everything that can fail happens before anything is taken in.
+        payloads = [codec.encode(event) for event in events]
+        before = state
+        if state is None:
+            self.head.number += 1
+            number, seq, digest = self.head.number, 0, chain.GENESIS
+        else:
+            number, seq, digest = state.number, state.seq, state.head
+        position = self.head.position
+        for event, payload in zip(events, payloads, strict=True):
+            position += 1
+            seq += 1
+            digest = chain.link(digest, number, seq, event.TYPE, event.VERSION, self.now, payload)
+            record = Recorded(position, number, seq, self.now, digest, event)
+            state = evolve(state, record)
+            add_history(record, self.history)
+            self.event_rows.append(
+                (position, number, seq, event.TYPE, event.VERSION, self.now, payload.decode(), digest)
+            )
+        self.head.position = position
+        self.head.events += len(events)
+        if state is not None:
+            self._settle(before, state)
+
+    def _settle(self, before: RolloutState | None, after: RolloutState) -> None:
+        self.states[after.rollout_id] = after
+        self.changed[after.number] = after
+        count = self.counts.setdefault(after.queue, QueueCount())
+        queued = after.claimable - (before is not None and before.claimable)
+        running = (after.scheduler is not None) - (before is not None and before.scheduler is not None)
+        if queued or running:
+            count.queued += queued
+            count.running += running
+            self.changed_queues.add(after.queue)
+        if not after.active:
+            self.opened.add(after.number)
+
+    def seal(self, rollout_id: str, sealed: bytes) -> None:
+        """Keep an admitted rollout's encrypted secrets."""
+        self.sealed[self.states[rollout_id].number] = sealed

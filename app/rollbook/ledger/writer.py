@@ -1,0 +1,127 @@
+"""Group commit: callers await their command while one thread commits whatever has gathered meanwhile.
+
+No timer: the first command of a loop tick schedules the flush, and while a batch is being written the next one
+gathers. A caller that goes away does not take its command back: what was submitted is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .commands import Command
+from .refusals import LedgerError, LedgerUnavailable
+from .sqlite import Committed
+
+MAX_BATCH = 512
+SWITCH_INTERVAL_SEC = 1e-4
+"""The default of 5 ms would starve the writer's thread beside a busy event loop."""
+
+
+class Store(Protocol):
+    """What carries out a batch; called from the writer's thread only."""
+
+    def run(self, commands: list[Command[Any]]) -> Committed: ...
+
+    def close(self) -> None: ...
+
+
+_Waiting = tuple[Command[Any], asyncio.Future[Any]]
+
+
+class GroupCommitWriter:
+    """One per process. Start and use it on one event loop."""
+
+    def __init__(self, store: Store, on_commit: Callable[[Committed], None]) -> None:
+        self._store = store
+        self._on_commit = on_commit
+        self._waiting: list[_Waiting] = []
+        self._flight: list[_Waiting] | None = None
+        self._scheduled = False
+        self._closing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._inbox: queue.SimpleQueue[list[Command[Any]] | None] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the writer's thread; call it on the loop that will submit."""
+        self._loop = asyncio.get_running_loop()
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_SEC))
+        self._thread = threading.Thread(target=self._work, name="rollbook-ledger-writer", daemon=True)
+        self._thread.start()
+
+    async def submit[Answer](self, command: Command[Answer]) -> Answer:
+        """Carry a command out; when this returns, its events are on disk.
+
+        Raises:
+            LedgerError: a refusal, or `LedgerUnavailable` when nothing could be written.
+        """
+        if self._loop is None or self._closing:
+            raise LedgerUnavailable("the ledger is closed in this process")
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._waiting.append((command, future))
+        self._idle.clear()
+        if self._flight is None and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        return await future
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        self._flight, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+        self._inbox.put([command for command, _ in self._flight])
+
+    def _work(self) -> None:
+        while (commands := self._inbox.get()) is not None:
+            result: Committed | BaseException
+            try:
+                result = self._store.run(commands)
+            except BaseException as error:
+                result = error
+            self._hand_back(self._landed, result)
+        self._store.close()
+
+    def _hand_back(self, callback: Callable[..., None], *arguments: object) -> None:
+        # A loop that was closed under us has nobody left to answer.
+        with contextlib.suppress(RuntimeError):
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _landed(self, result: Committed | BaseException) -> None:
+        flight, self._flight = self._flight or [], None
+        if self._waiting:
+            self._flush()
+        else:
+            self._idle.set()
+        if isinstance(result, BaseException):
+            error = result if isinstance(result, LedgerError) else LedgerUnavailable(f"the writer failed: {result}")
+            error.__cause__ = result if error is not result else error.__cause__
+            for _, future in flight:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), answer in zip(flight, result.answers, strict=True):
+            if future.done():
+                continue
+            if isinstance(answer, LedgerError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+        if result.last_position >= result.first_position > 0:
+            self._on_commit(result)
+
+    async def close(self) -> None:
+        """Write what is waiting, then end the thread and close the store."""
+        self._closing = True
+        await self._idle.wait()
+        if self._thread is not None:
+            self._inbox.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None

@@ -1,0 +1,46 @@
+"""The settings of the processes, built once at the entry point and passed in."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SHUTDOWN_MODES = ("release", "cancel")
+
+
+class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One API process. ``queue`` is the queue that admissions go to."""
+
+    database_url: str
+    queue: str
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    result_wait_timeout_sec: float = 30.0
+    polling_lease_timeout_sec: float = 120.0
+    result_retention_sec: float | None = None
+    max_queue_depth: int | None = None
+    max_attempts: int = 3
+    max_request_bytes: int = 32 * 1024 * 1024
+    instance_id: str | None = None
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One scheduler process and its runners."""
+
+    database_url: str
+    entrypoint: str
+    queues: tuple[str, ...]
+    runners: int = 1
+    max_concurrent: int | None = None
+    on_shutdown: Literal["release", "cancel"] = "release"
+    beat_interval_sec: float = 5.0
+    dead_after_sec: float = 15.0
+    beat_lost_after_sec: float = 10.0
+    sweep_interval_sec: float = 0.5
+    drain_sec: float = 10.0
+    clean_up_sec: float = 120.0
+    force_sec: float = 10.0
+    stall_after_sec: float = 10.0
+    runner_memory_bytes: int | None = None

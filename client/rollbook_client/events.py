@@ -1,0 +1,183 @@
+"""The events of the ledger: past tense, frozen, with type names and versions that we own.
+
+Every time is an integer of microseconds since the Unix epoch, UTC. An event carries what happened and nothing
+that the envelope (position, rollout number, seq, recorded_at) already says. `docs/events.md` is the catalogue.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import msgspec
+
+AttemptOutcome = Literal["completed", "cancelled", "lost", "released"]
+Phase = Literal["running", "grading"]
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """Base of all events. ``TYPE`` and ``VERSION`` are what the ledger stores beside the payload."""
+
+    TYPE: ClassVar[str] = ""
+    VERSION: ClassVar[int] = 1
+
+
+class RolloutAdmitted(Event, frozen=True, gc=False):
+    """A trainer's request was accepted.
+
+    ``request`` is the request body's public part as JSON bytes (no key, no URL); ``endpoint_origin`` is the chat
+    endpoint's scheme and host and ``endpoint_digest`` the SHA-256 of the whole URL, hex. Of the polling lease only
+    the nonce and the token's SHA-256, hex, are kept.
+    """
+
+    TYPE: ClassVar[str] = "rollout_admitted"
+
+    rollout_id: str
+    queue: str
+    max_attempts: int
+    lease_nonce: str
+    lease_digest: str
+    lease_timeout_us: int
+    lease_expires_at: int
+    agent_timeout_us: int | None
+    label: str | None
+    endpoint_origin: str
+    endpoint_digest: str
+    request: msgspec.Raw
+
+
+class LeaseRenewed(Event, frozen=True, gc=False):
+    """A poll with the right token arrived in time."""
+
+    TYPE: ClassVar[str] = "lease_renewed"
+
+    expires_at: int
+
+
+class LeaseExtended(Event, frozen=True, gc=False):
+    """The lease could not have been renewed for a while (no API was alive), so it was prolonged."""
+
+    TYPE: ClassVar[str] = "lease_extended"
+
+    expires_at: int
+    reason: str
+
+
+class LeaseExpired(Event, frozen=True, gc=False):
+    """Nobody polled within the lease timeout; ``expired_at`` is the deadline that passed."""
+
+    TYPE: ClassVar[str] = "lease_expired"
+
+    expired_at: int
+
+
+class AttemptStarted(Event, frozen=True, gc=False):
+    """A scheduler claimed the rollout. Attempts number from 1."""
+
+    TYPE: ClassVar[str] = "attempt_started"
+
+    attempt: int
+    scheduler: str
+
+
+class AttemptEnded(Event, frozen=True, gc=False):
+    """The attempt is over and cleaned up. ``released`` attempts do not count against ``max_attempts``."""
+
+    TYPE: ClassVar[str] = "attempt_ended"
+
+    attempt: int
+    outcome: AttemptOutcome
+    reason: str | None = None
+
+
+class PhaseEntered(Event, frozen=True, gc=False):
+    """The attempt's workflow (``running``) or grader (``grading``) started."""
+
+    TYPE: ClassVar[str] = "phase_entered"
+
+    attempt: int
+    phase: Phase
+
+
+class StageSpan(msgspec.Struct, frozen=True, gc=False):
+    """One stage of an attempt by the wall clock, in microseconds since the epoch."""
+
+    stage: str
+    started_at: int
+    ended_at: int
+
+
+class StageTimed(Event, frozen=True, gc=False):
+    """How long the attempt's stages took."""
+
+    TYPE: ClassVar[str] = "stage_timed"
+
+    attempt: int
+    spans: tuple[StageSpan, ...]
+
+
+class RewardRecorded(Event, frozen=True, gc=False):
+    """A reward signal; a null value means the signal never came back, which is not a zero."""
+
+    TYPE: ClassVar[str] = "reward_recorded"
+
+    attempt: int
+    name: str
+    value: float | None
+    weight: float = 1.0
+
+
+class MetricRecorded(Event, frozen=True, gc=False):
+    """A named number that does not enter the reward."""
+
+    TYPE: ClassVar[str] = "metric_recorded"
+
+    attempt: int
+    name: str
+    value: float | None
+
+
+class CancellationRequested(Event, frozen=True, gc=False):
+    """Somebody asked to end the rollout; ``selector`` is how they named it (``ids``, ``prefix:…`` or ``all``)."""
+
+    TYPE: ClassVar[str] = "cancellation_requested"
+
+    requested_by: str
+    selector: str
+
+
+class RolloutFinished(Event, frozen=True, gc=False):
+    """The one terminal event of a rollout.
+
+    ``sample`` is the sample's JSON as it goes on the wire; ``reduced`` says that its messages have no form in UTF-8
+    and are left out of answers (they stay here). ``trajectory`` holds the trajectory where it differs from the
+    messages; ``trajectory_saved`` is ``messages``, ``own`` or ``off``.
+    """
+
+    TYPE: ClassVar[str] = "rollout_finished"
+
+    status: Literal["success", "failure", "cancelled"]
+    sample: msgspec.Raw | None = None
+    err_message: str | None = None
+    err_category: str | None = None
+    reduced: bool = False
+    trajectory: msgspec.Raw | None = None
+    trajectory_saved: Literal["messages", "own", "off"] = "off"
+
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    cls.TYPE: cls
+    for cls in (
+        RolloutAdmitted,
+        LeaseRenewed,
+        LeaseExtended,
+        LeaseExpired,
+        AttemptStarted,
+        AttemptEnded,
+        PhaseEntered,
+        StageTimed,
+        RewardRecorded,
+        MetricRecorded,
+        CancellationRequested,
+        RolloutFinished,
+    )
+}
