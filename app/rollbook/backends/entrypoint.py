@@ -1,0 +1,242 @@
+"""From an entrypoint, as the command line takes it, to a backend: finding the user's code and loading it.
+
+An entrypoint is the path of a ``.py`` file with one concrete workflow and at most one grader, or ``module:name`` or
+``path/to/file.py:name`` for a backend or a function without arguments that makes one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from rollbook.backends.base import ExecutionBackend
+from rollbook.backends.errors import EntrypointError
+from rollbook.backends.local import LocalBackend
+from rollbook.sdk.config import AgentWorkflowConfig, GraderConfig
+from rollbook.sdk.grader import Grader
+from rollbook.sdk.workflow import AgentWorkflow
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    text: str
+    file: Path | None
+    module: str
+    name: str | None
+
+
+def entrypoint_name(spec: str) -> str:
+    """The name of an entrypoint, which is its default queue: the file's stem, ``stem:name`` or ``module:name``.
+
+    Raises `EntrypointError` for a text that is no entrypoint; the code is neither looked for nor loaded.
+    """
+    parsed = _parse(spec)
+    return parsed.module if parsed.name is None else f"{parsed.module}:{parsed.name}"
+
+
+def load_entrypoint(spec: str, *, max_concurrent: int | None = None) -> ExecutionBackend:
+    """Import the user's code and make its backend; `max_concurrent` replaces a `LocalBackend`'s own limit.
+
+    The file's folder, or for a module the current folder, goes to the front of ``sys.path``, so the code can import
+    what lies beside it. In a file with classes, its one `AgentWorkflowConfig` and its one `GraderConfig` are used.
+    Raises `EntrypointError` whatever goes wrong, with the cause chained.
+    """
+    parsed = _parse(spec)
+    module = _import(parsed)
+    backend = _discover(parsed, module) if parsed.name is None else _named(parsed, module)
+    if max_concurrent is not None:
+        if not isinstance(backend, LocalBackend):
+            raise EntrypointError(
+                f"{spec}: its {type(backend).__name__} sets its own concurrency; "
+                f"leave out the limit, or change it in the backend",
+                spec=spec,
+            )
+        try:
+            backend.max_concurrent = max_concurrent
+        except ValueError as error:
+            raise EntrypointError(f"{spec}: {error}", spec=spec) from error
+    return backend
+
+
+def _parse(spec: str) -> _Spec:
+    if spec.endswith(".py"):
+        return _Spec(spec, Path(spec), Path(spec).stem, None)
+    place, separator, name = spec.rpartition(":")
+    if not separator or not place or not name.isidentifier():
+        raise EntrypointError(
+            f"{spec!r} is no entrypoint; pass the path of a .py file, or module:name for a backend", spec=spec
+        )
+    if place.endswith(".py"):
+        return _Spec(spec, Path(place), Path(place).stem, name)
+    return _Spec(spec, None, place, name)
+
+
+def _import(spec: _Spec) -> ModuleType:
+    if spec.file is None:
+        _put_on_path(Path.cwd())
+        return _guarded(spec, lambda: importlib.import_module(spec.module))
+    file = spec.file.absolute()
+    if not file.is_file():
+        raise EntrypointError(f"{spec.file}: there is no such file; check the path", spec=spec.text)
+    _put_on_path(file.parent)
+    return _guarded(spec, lambda: _import_file(file))
+
+
+def _put_on_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _import_file(file: Path) -> ModuleType:
+    # Under its own stem the file is the module that its neighbours get when they import it. A name that is taken,
+    # or the standard library's, stays with its owner.
+    name = file.stem
+    taken = sys.modules.get(name)
+    if taken is not None and getattr(taken, "__file__", None) == str(file):
+        return taken
+    if taken is not None or name in sys.stdlib_module_names:
+        name = f"rollbook_entrypoint_{name}"
+    found = importlib.util.spec_from_file_location(name, file)
+    if found is None or found.loader is None:
+        raise ImportError(f"{file} cannot be loaded as Python source")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # before it runs: classes with resolved type hints look their module up
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _guarded[T](spec: _Spec, load: Callable[[], T]) -> T:
+    """Call ``load()``; whatever user code raises, ``SystemExit`` included, becomes an `EntrypointError`."""
+    try:
+        return load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise EntrypointError(f"{spec.text}: {_where(error)}; correct it and start again", spec=spec.text) from error
+
+
+def _where(error: BaseException) -> str:
+    """The error in one line, with the last place in the user's code that it passed."""
+    text = " ".join(str(error).split())
+    said = f"loading it raised {type(error).__name__}" + (f": {text}" if text else "")
+    if isinstance(error, SyntaxError):
+        return said  # its text names file and line
+    machinery = (__file__, importlib.__file__, importlib.util.__file__, "<frozen ")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(machinery)]
+    return f"{said} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else said
+
+
+def _named(spec: _Spec, module: ModuleType) -> ExecutionBackend:
+    if not hasattr(module, str(spec.name)):
+        raise EntrypointError(f"{spec.text}: {spec.module} has no {spec.name}; check the name", spec=spec.text)
+    found = getattr(module, str(spec.name))
+    if callable(found) and not isinstance(found, (type, ExecutionBackend)):
+        if not _takes_no_arguments(found):
+            raise EntrypointError(
+                f"{spec.text}: {spec.name} takes arguments; give them defaults, or wrap it in a function without any",
+                spec=spec.text,
+            )
+        found = _guarded(spec, found)
+    if isinstance(found, ExecutionBackend):
+        return found
+    raise EntrypointError(
+        f"{spec.text}: {spec.name} is {_described(found)}, not a backend; "
+        f"make it a backend such as LocalBackend(workflow=…), or a function that returns one",
+        spec=spec.text,
+    )
+
+
+def _takes_no_arguments(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature: the call itself will tell
+        return True
+    return True
+
+
+def _described(found: Any) -> str:
+    return f"the class {found.__name__}" if isinstance(found, type) else f"of type {type(found).__name__}"
+
+
+def _discover(spec: _Spec, module: ModuleType) -> ExecutionBackend:
+    workflows = _classes(module, AgentWorkflow)
+    graders = _classes(module, Grader)
+    if len(workflows) != 1:
+        raise EntrypointError(_not_one_workflow(spec, module, workflows), spec=spec.text)
+    if len(graders) > 1:
+        raise EntrypointError(
+            f"{spec.text}: it defines several graders ({_names(graders)}); "
+            f"keep one, or make the backend yourself and pass {spec.text}:NAME",
+            spec=spec.text,
+        )
+    workflow_config = _config(spec, module, AgentWorkflowConfig, name="workflow_config")
+    grader_config = _config(spec, module, GraderConfig, name="grader_config")
+    return LocalBackend(
+        workflow=workflows[0],
+        workflow_config=workflow_config,
+        grader=graders[0] if graders else None,
+        grader_config=grader_config,
+    )
+
+
+def _classes(module: ModuleType, base: type) -> list[type[Any]]:
+    """The concrete subclasses of `base` that the module itself defines."""
+    found = {
+        value: None
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, base)
+        and value.__module__ == module.__name__
+        and not inspect.isabstract(value)
+    }
+    return list(found)
+
+
+def _not_one_workflow(spec: _Spec, module: ModuleType, workflows: list[type[Any]]) -> str:
+    if workflows:
+        return (
+            f"{spec.text}: it defines several workflows ({_names(workflows)}); "
+            f"keep one, or make the backend yourself and pass {spec.text}:NAME"
+        )
+    unfinished = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, AgentWorkflow) and value.__module__ == module.__name__
+    ]
+    if unfinished:
+        return f"{spec.text}: {_names(unfinished)} is abstract; define `async def run(self, ctx)` in it"
+    return (
+        f"{spec.text}: it defines no workflow; write a subclass of rollbook.AgentWorkflow in this file "
+        f"(imported ones do not count)"
+    )
+
+
+def _config[T](spec: _Spec, module: ModuleType, kind: type[T], *, name: str) -> T | None:
+    """The module's one config of this kind; among several, the one called `name`."""
+    found = {id(value): value for value in vars(module).values() if isinstance(value, kind)}
+    if len(found) <= 1:
+        return next(iter(found.values()), None)
+    chosen = getattr(module, name, None)
+    if isinstance(chosen, kind):
+        return chosen
+    raise EntrypointError(
+        f"{spec.text}: it has several {kind.__name__} objects; call the one to be used {name}", spec=spec.text
+    )
+
+
+def _names(classes: list[type[Any]]) -> str:
+    return ", ".join(cls.__name__ for cls in classes)

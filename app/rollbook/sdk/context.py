@@ -1,0 +1,153 @@
+"""The contexts: the ambient one of a rollout, and the ones that workflows and graders are called with."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Self
+
+from rollbook.sdk.config import AgentWorkflowConfig
+from rollbook.sdk.sample import RolloutSample
+from rollbook.sdk.span import StageSpan
+from rollbook.sdk.values import MessageDict
+from rollbook_client.statuses import RolloutStatus
+
+CHAT_COMPLETIONS_URL_ENV = "OSMOSIS_CHAT_COMPLETIONS_URL"
+API_KEY_ENV = "OSMOSIS_API_KEY"
+ROLLOUT_ID_ENV = "OSMOSIS_ROLLOUT_ID"
+
+
+class SampleSource(ABC):
+    """Makes the sample of a rollout whose ``run()`` returns None; an agent integration registers one."""
+
+    @abstractmethod
+    async def get_sample(self) -> RolloutSample | None:
+        """Return the sample as it stands now, or None if there is none."""
+
+
+class RolloutContext:
+    """What belongs to one rollout, ambient while it runs: the policy endpoint, its key, the id, the sample source.
+
+    Values left out come from the environment. `chat_completions_url` is opaque: append nothing, add no routing
+    headers. As a context manager it is what `get_rollout_context` returns inside the block, in the workflow and in
+    the grader. `on_phase` is called by the backend as the rollout enters `running` and `grading`. `spans` holds the
+    stage spans of the latest execution, also of one that was cancelled.
+    """
+
+    def __init__(
+        self,
+        chat_completions_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        rollout_id: str | None = None,
+        on_phase: Callable[[RolloutStatus], None] | None = None,
+    ) -> None:
+        self.chat_completions_url: str = chat_completions_url or os.environ.get(CHAT_COMPLETIONS_URL_ENV, "")
+        self.api_key: str | None = api_key or os.environ.get(API_KEY_ENV)
+        self.rollout_id: str = rollout_id or os.environ.get(ROLLOUT_ID_ENV, "")
+        self.on_phase = on_phase
+        self.sample_source: SampleSource | None = None
+        self.spans: list[StageSpan] = []
+        self._outer: list[RolloutContext | None] = []
+
+    def __enter__(self) -> Self:
+        self._outer.append(_ambient.get())
+        _ambient.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # set(), not reset(token): a token is refused when the block ends in another asyncio context than it began in.
+        _ambient.set(self._outer.pop())
+
+    def set_sample_source(self, source: SampleSource) -> None:
+        """Register the one source of this rollout's sample; raises ``ValueError`` for a second one."""
+        if self.sample_source is not None:
+            raise ValueError(
+                "this rollout already has a sample source: a rollout has one sample, "
+                "so make one agent or session per run and admit more rollouts for more samples"
+            )
+        self.sample_source = source
+
+    async def get_sample(self) -> RolloutSample | None:
+        """Return the registered source's sample, or None if no source was registered."""
+        return None if self.sample_source is None else await self.sample_source.get_sample()
+
+    def enter_phase(self, phase: RolloutStatus) -> None:
+        """Tell `on_phase`, if there is one; for backends."""
+        if self.on_phase is not None:
+            self.on_phase(phase)
+
+    def __repr__(self) -> str:
+        return f"RolloutContext(rollout_id={self.rollout_id!r})"  # never the key or the URL: both may be secrets
+
+
+_ambient: ContextVar[RolloutContext | None] = ContextVar("rollout_context", default=None)
+
+
+def get_rollout_context() -> RolloutContext | None:
+    """The context of the rollout that is running here, or None outside of one."""
+    return _ambient.get()
+
+
+class _HasArtifacts:
+    """The folder of a rollout's files, made when it is first asked for: most rollouts never ask."""
+
+    _artifacts: Path | Callable[[], Path] | None
+
+    @property
+    def artifacts_dir(self) -> Path | None:
+        """This rollout's own folder for files; the same in workflow and grader. None in a context made without one.
+
+        Raises ``OSError`` if the folder cannot be made.
+        """
+        if callable(self._artifacts):
+            self._artifacts = self._artifacts()
+        return self._artifacts
+
+
+class AgentWorkflowContext[TConfig: AgentWorkflowConfig](_HasArtifacts):
+    """What ``run(ctx)`` gets: the prompt messages, the run's own copy of the config, the request's metadata."""
+
+    def __init__(
+        self,
+        prompt: list[MessageDict],
+        config: TConfig | None = None,
+        *,
+        metadata: dict[str, Any] | None = None,
+        artifacts_dir: Path | Callable[[], Path] | None = None,
+    ) -> None:
+        self.prompt = prompt
+        self.config = config
+        self.metadata = metadata
+        self._artifacts = artifacts_dir
+
+
+class GraderContext(_HasArtifacts):
+    """What ``grade(ctx)`` gets: the label, the sample (None if there is none), the request's metadata."""
+
+    def __init__(
+        self,
+        label: str | None = None,
+        sample: RolloutSample | None = None,
+        *,
+        project_path: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        artifacts_dir: Path | Callable[[], Path] | None = None,
+    ) -> None:
+        self.label = label
+        self.sample = sample
+        self.project_path = project_path
+        self.metadata = metadata
+        self._artifacts = artifacts_dir
+
+    def set_reward(self, reward: float) -> None:
+        """Give the sample its reward; raises ``ValueError`` if there is no sample or the reward is not finite."""
+        if self.sample is None:
+            raise ValueError(
+                "there is no sample to reward: have run() return messages or register a sample source, "
+                "or check ctx.sample first"
+            )
+        self.sample.reward = reward
