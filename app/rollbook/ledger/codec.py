@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -20,10 +21,8 @@ Upcaster = Callable[[Document], Document]
 UPCASTERS: dict[tuple[str, int], Upcaster] = {}
 """For each (type, version) that is not current any more: the step to the next version."""
 
+_NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
-_decoders: dict[str, msgspec.json.Decoder[Event]] = {
-    name: msgspec.json.Decoder(cls) for name, cls in EVENT_TYPES.items()
-}
 
 
 class CodecError(ValueError):
@@ -36,6 +35,10 @@ def encode(event: Event) -> bytes:
     Raises:
         CodecError: the event holds something without a JSON form.
     """
+    for name in _FORMS[event.TYPE].floats:
+        value = getattr(event, name)
+        if value is not None and not isfinite(value):  # msgspec would write null
+            raise CodecError(f"{event.TYPE}.{name} is {value}, which has no JSON form; record null instead")
     try:
         return _encoder.encode(event)
     except UnicodeEncodeError:
@@ -96,40 +99,77 @@ def decode(kind: str, version: int, payload: str | bytes) -> Event:
     Raises:
         CodecError: an unknown type or version, or a payload that does not fit it.
     """
-    cls = EVENT_TYPES.get(kind)
-    if cls is None:
+    form = _FORMS.get(kind)
+    if form is None:
         raise CodecError(f"unknown event type {kind!r}; this ledger was written by a newer Rollbook")
-    if version == cls.VERSION:
+    if version == form.event.VERSION:
         try:
-            return _decoders[kind].decode(payload)
+            return form.read(payload)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return _convert(_loads_lenient(payload), cls)
+            return form.convert(_loads_lenient(payload))
     document = loads(payload)
-    while version < cls.VERSION:
-        document = UPCASTERS[kind, version](document)
+    while version < form.event.VERSION:
+        step = UPCASTERS.get((kind, version))
+        if step is None:
+            raise CodecError(f"{kind} version {version} is older than this Rollbook reads; open it with an older one")
+        document = step(document)
         version += 1
-    if version > cls.VERSION:
-        raise CodecError(f"{kind} version {version} is newer than this Rollbook knows ({cls.VERSION})")
-    return _convert(document, cls)
+    if version > form.event.VERSION:
+        raise CodecError(f"{kind} version {version} is newer than this Rollbook knows ({form.event.VERSION})")
+    return form.convert(document)
 
 
-def _convert(document: Any, cls: type[Event]) -> Event:
-    def hook(kind: type, value: object) -> object:
-        if kind is msgspec.Raw:
-            return msgspec.Raw(ascii_json(value).encode())
-        raise TypeError(f"cannot read a {kind.__name__}")
+class _Form:
+    """How the payloads of one event type are read.
 
-    raw = {field.name for field in msgspec.structs.fields(cls) if _holds_raw(field.type)}
-    if isinstance(document, dict):
-        document = {
-            key: msgspec.Raw(ascii_json(value).encode()) if key in raw and value is not None else value
-            for key, value in document.items()
-        }
-    try:
-        return msgspec.convert(document, cls, dec_hook=hook)
-    except msgspec.ValidationError as error:
-        raise CodecError(f"{cls.TYPE} does not read: {error}") from error
+    msgspec reads no `Raw | None`, so an event with such fields is read as a twin in which they are `Raw`, and null
+    becomes None afterwards.
+    """
+
+    def __init__(self, event: type[Event]) -> None:
+        self.event = event
+        fields = msgspec.structs.fields(event)
+        self.floats = [field.name for field in fields if _mentions(field.type, float)]
+        self._raw = {field.name for field in fields if _mentions(field.type, msgspec.Raw)}
+        self._nullable = [i for i, f in enumerate(fields) if f.name in self._raw and f.type is not msgspec.Raw]
+        self._shape: type[msgspec.Struct] = event
+        if self._nullable:
+            twin = [_as_declared(f) for f in fields]
+            for index in self._nullable:
+                twin[index] = (fields[index].name, msgspec.Raw, _NULL)
+            self._shape = msgspec.defstruct(event.__name__, twin, gc=False)
+        self._decoder = msgspec.json.Decoder(self._shape)
+
+    def read(self, payload: str | bytes) -> Event:
+        return self._finish(self._decoder.decode(payload))
+
+    def convert(self, document: Any) -> Event:
+        if isinstance(document, dict):
+            document = {
+                key: msgspec.Raw(ascii_json(value).encode()) if key in self._raw else value
+                for key, value in document.items()
+            }
+        try:
+            return self._finish(msgspec.convert(document, self._shape))
+        except msgspec.ValidationError as error:
+            raise CodecError(f"{self.event.TYPE} does not read: {error}") from error
+
+    def _finish(self, read: Any) -> Event:
+        if not self._nullable:
+            return read  # type: ignore[no-any-return]
+        values = list(msgspec.structs.astuple(read))
+        for index in self._nullable:
+            if values[index] == _NULL:
+                values[index] = None
+        return self.event(*values)
 
 
-def _holds_raw(kind: Any) -> bool:
-    return kind is msgspec.Raw or msgspec.Raw in getattr(kind, "__args__", ())
+def _as_declared(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[str, Any, Any]:
+    return (field.name, field.type) if field.required else (field.name, field.type, field.default)
+
+
+def _mentions(kind: Any, wanted: type) -> bool:
+    return kind is wanted or wanted in getattr(kind, "__args__", ())
+
+
+_FORMS = {name: _Form(cls) for name, cls in EVENT_TYPES.items()}
