@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, NoReturn
+from typing import Any
 
 import httpx
 import msgspec
 
 from rollbook_client.errors import RolloutProtocolError
+from rollbook_client.jsons import loads_lenient
 from rollbook_client.messages import CancelRolloutsResponse, RolloutInitResponse, RolloutResultResponse
 
 _MAX_DETAIL_CHARACTERS = 200
@@ -43,7 +43,7 @@ class _Reader[T]:
                 raise
             except msgspec.DecodeError:
                 # Lone surrogates are JSON, yet msgspec refuses them: a sample must not be lost to that.
-                return msgspec.convert(json.loads(body, parse_constant=_refuse_constant), self._kind)
+                return msgspec.convert(loads_lenient(body), self._kind)
         except (ValueError, RecursionError) as error:
             raise RolloutProtocolError(
                 f"{route} answered {response.status_code} with a body that is no valid answer ({error}); "
@@ -127,10 +127,6 @@ def _detail(response: httpx.Response) -> str:
         return ""
     detail = body.get("detail") if isinstance(body, dict) else None
     return f" ({detail[:_MAX_DETAIL_CHARACTERS]})" if isinstance(detail, str) and detail else ""
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 _ADMISSIONS = _Reader(RolloutInitResponse)

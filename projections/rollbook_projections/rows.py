@@ -16,7 +16,13 @@ HistoryRows = dict[str, list[Row]]
 
 def _admitted(record: Recorded, event: ev.RolloutAdmitted, add: HistoryRows) -> None:
     add["admissions"].append(
-        (record.number, record.position, record.recorded_at, column_text(event.label), column_text(event.endpoint_origin))
+        (
+            record.number,
+            record.position,
+            record.recorded_at,
+            column_text(event.label),
+            column_text(event.endpoint_origin),
+        )
     )
     _lease(record, "granted", event.lease_expires_at, None, add)
 

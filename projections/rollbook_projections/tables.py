@@ -253,4 +253,3 @@ HISTORY_TABLES: tuple[sa.Table, ...] = (
     cancellations,
     outcomes,
 )
-

@@ -6,7 +6,6 @@ comes back unchanged. Numbers that are not finite have no JSON form and are refu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from math import isfinite
 from typing import Any
@@ -14,6 +13,10 @@ from typing import Any
 import msgspec
 
 from rollbook_client.events import EVENT_TYPES, Event
+from rollbook_client.jsons import JsonError as CodecError
+from rollbook_client.jsons import ascii_json, loads, loads_lenient
+
+__all__ = ["UPCASTERS", "CodecError", "ascii_json", "decode", "encode", "loads"]
 
 Document = dict[str, Any]
 Upcaster = Callable[[Document], Document]
@@ -23,10 +26,6 @@ UPCASTERS: dict[tuple[str, int], Upcaster] = {}
 
 _NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
-
-
-class CodecError(ValueError):
-    """A payload cannot be written or read; the message names the event type and why."""
 
 
 def encode(event: Event) -> bytes:
@@ -47,52 +46,6 @@ def encode(event: Event) -> bytes:
         raise CodecError(f"{event.TYPE} cannot be written as JSON: {error}") from error
 
 
-def ascii_json(value: Any) -> str:
-    """JSON text with every non-ASCII character escaped; `msgspec.Raw` values are spliced in as they are.
-
-    Raises:
-        CodecError: the value holds a number that is not finite or an object without a JSON form.
-    """
-
-    def raw(part: object) -> object:
-        if isinstance(part, msgspec.Raw):
-            return loads(bytes(part))
-        raise TypeError(f"{type(part).__name__} has no JSON form")
-
-    try:
-        return json.dumps(value, default=raw, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CodecError(f"no JSON form: {error}") from error
-
-
-def loads(data: bytes | str) -> Any:
-    """Any JSON document; the standard library reads what msgspec refuses (lone surrogates).
-
-    Raises:
-        CodecError: not JSON, or numbers that are not finite.
-    """
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return _loads_lenient(data)
-
-
-def _loads_lenient(data: bytes | str) -> Any:
-    def refuse(name: str) -> Any:
-        raise CodecError(f"{name} is not JSON")
-
-    def finite(text: str) -> float:
-        value = float(text)
-        if value in (float("inf"), float("-inf")):
-            raise CodecError(f"{text} is out of the range of numbers")
-        return value
-
-    try:
-        return json.loads(data, parse_constant=refuse, parse_float=finite)
-    except (ValueError, RecursionError) as error:
-        raise CodecError(f"not JSON: {error}") from error
-
-
 def decode(kind: str, version: int, payload: str | bytes) -> Event:
     """The event of a stored payload, brought up to the current version.
 
@@ -104,9 +57,10 @@ def decode(kind: str, version: int, payload: str | bytes) -> Event:
         raise CodecError(f"unknown event type {kind!r}; this ledger was written by a newer Rollbook")
     if version == form.event.VERSION:
         try:
-            return form.read(payload)
+            event: Event = form.read(payload)
+            return event
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return form.convert(_loads_lenient(payload))
+            return form.convert(loads_lenient(payload))
     document = loads(payload)
     while version < form.event.VERSION:
         step = UPCASTERS.get((kind, version))
@@ -138,10 +92,11 @@ class _Form:
             for index in self._nullable:
                 twin[index] = (fields[index].name, msgspec.Raw, _NULL)
             self._shape = msgspec.defstruct(event.__name__, twin, gc=False)
-        self._decoder = msgspec.json.Decoder(self._shape)
+        self._decode: Callable[[str | bytes], Any] = msgspec.json.Decoder(self._shape).decode
+        self.read: Callable[[str | bytes], Any] = self._read_twin if self._nullable else self._decode
 
-    def read(self, payload: str | bytes) -> Event:
-        return self._finish(self._decoder.decode(payload))
+    def _read_twin(self, payload: str | bytes) -> Event:
+        return self._finish(self._decode(payload))
 
     def convert(self, document: Any) -> Event:
         if isinstance(document, dict):

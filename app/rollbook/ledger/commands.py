@@ -93,6 +93,8 @@ class FinishAttempt(Command[RolloutState], frozen=True):
     attempt: int
     scheduler: str
     status: Literal["success", "failure", "cancelled"]
+    phases: tuple[Phase, ...] = ()
+    """Phases that the attempt entered and that were not recorded yet."""
     sample: bytes | None = None
     reduced: bool = False
     trajectory: bytes | None = None

@@ -157,6 +157,8 @@ def _finish_attempt(state: RolloutState | None, facts: Facts, command: cmd.Finis
         return Superseded(command.rollout_id, command.attempt)
     attempt = command.attempt
     events: list[ev.Event] = []
+    if state.finished_at is None:
+        events.extend(ev.PhaseEntered(attempt=attempt, phase=phase) for phase in command.phases)
     if command.spans:
         events.append(ev.StageTimed(attempt=attempt, spans=command.spans))
     outcome: ev.AttemptOutcome = "cancelled" if command.status == "cancelled" else "completed"

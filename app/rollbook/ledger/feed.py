@@ -178,7 +178,7 @@ class Feed:
                 self.trouble = str(error)
 
     def _file_changed(self) -> bool:
-        version = self._reader.query("PRAGMA data_version")[0][0]
+        version: int = self._reader.query("PRAGMA data_version")[0][0]
         changed = version != self._file_version
         self._file_version = version
         return changed

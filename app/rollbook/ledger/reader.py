@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import sqlalchemy as sa
@@ -87,7 +87,7 @@ class Reader:
         try:
             if self._connection is None:
                 self._connection = self._engine.raw_connection()
-            db: sqlite3.Connection = self._connection.driver_connection
+            db = cast("sqlite3.Connection", self._connection.driver_connection)
             return db.execute(text, parameters).fetchall()
         except (sqlite3.DatabaseError, sa.exc.DBAPIError) as error:
             if self._connection is not None:
@@ -123,9 +123,8 @@ class Reader:
 
     def changes_after(self, position: int, limit: int) -> list[tuple[int, int, str]]:
         """(position, rollout number, event type) of the next events."""
-        return self.query(  # type: ignore[return-value]
-            "SELECT position, number, type FROM events WHERE position > ? ORDER BY position LIMIT ?", (position, limit)
-        )
+        text = "SELECT position, number, type FROM events WHERE position > ? ORDER BY position LIMIT ?"
+        return [(row[0], row[1], row[2]) for row in self.query(text, (position, limit))]
 
     def state(self, rollout_id: str) -> RolloutState | None:
         """A rollout's state by id."""
@@ -181,6 +180,16 @@ class Reader:
             (kind, seen_since),
         )
         return [Member(*row) for row in rows]
+
+    def stale_schedulers(self, before: int) -> bool:
+        """Whether a scheduler that did not stop was last seen before then."""
+        text = "SELECT 1 FROM members WHERE kind = 'scheduler' AND stopped_at IS NULL AND beat_at < ? LIMIT 1"
+        return bool(self.query(text, (before,)))
+
+    def owned_by(self, scheduler: str) -> list[RolloutState]:
+        """Rollouts with an open attempt of this scheduler."""
+        rows = self.query(f"{sql.SELECT_STATE} WHERE scheduler IS NOT NULL AND scheduler = ?", (scheduler,))
+        return [RolloutState(*row) for row in rows]
 
     def sweep_due(self, now: int) -> tuple[bool, bool, bool]:
         """Whether a lease, a queued deadline or an orphaned attempt waits for a sweep."""

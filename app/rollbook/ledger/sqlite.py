@@ -10,7 +10,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import sqlalchemy as sa
@@ -156,8 +156,7 @@ class SqliteStore:
                 self._connection = self._engine.raw_connection()
             except sa.exc.DBAPIError as error:
                 raise sqlite3.OperationalError(str(error.orig)) from error
-        connection: sqlite3.Connection = self._connection.driver_connection
-        return connection
+        return cast("sqlite3.Connection", self._connection.driver_connection)
 
     def _drop_connection(self) -> None:
         # Closing rolls back whatever is open, also after a commit that failed halfway.

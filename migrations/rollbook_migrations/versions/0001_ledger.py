@@ -16,7 +16,9 @@ _Big = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _CLAIMABLE = "status = 'queued' AND scheduler IS NULL"
 
 
-def _column(name: str, kind: sa.types.TypeEngine[object], *, null: bool = False, key: bool = False) -> sa.Column[object]:
+def _column(
+    name: str, kind: sa.types.TypeEngine[object], *, null: bool = False, key: bool = False
+) -> sa.Column[object]:
     return sa.Column(name, kind, nullable=null, primary_key=key, autoincrement=False)
 
 

@@ -1,0 +1,228 @@
+"""One runner process as its scheduler sees it: start, pipe, executions, pulse, death."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+from asyncio.subprocess import Process
+from collections.abc import Callable
+
+import msgspec
+
+from rollbook_client.events import Phase
+
+from .memory import Marks
+from .runners import UNBOUNDED_SLOTS, Deadline
+from .settings import SETTINGS_VARIABLE, RunnerSettings
+from .wire import Assignment, Broken, Cancel, Entered, Finished, FramePipe, Ready, Shutdown, ToScheduler
+
+STACK_BYTES = 16_384
+
+
+class Running:
+    """An execution in a runner, with what judges whether it overstays (monotonic seconds)."""
+
+    __slots__ = ("assignment", "cancelled_at", "deadline", "ends_at", "phase")
+
+    def __init__(self, assignment: Assignment, deadline: Deadline, now: float) -> None:
+        self.assignment = assignment
+        self.deadline = deadline
+        self.phase: Phase = "running"
+        self.cancelled_at: float | None = None
+        self.ends_at = None if deadline.agent_left_sec is None else now + max(deadline.agent_left_sec, 0.0)
+
+    def enter(self, phase: Phase, now: float) -> None:
+        """A grader has a budget of its own."""
+        self.phase = phase
+        if phase == "grading":
+            grader = self.deadline.grader_sec
+            self.ends_at = None if grader is None else now + max(grader, 0.0)
+
+
+class ChildEvents(msgspec.Struct):
+    """What a child reports to its pool."""
+
+    ready: Callable[[Child], None]
+    broken: Callable[[str], None]
+    entered: Callable[[int, Phase], None]
+    finished: Callable[[Finished], None]
+    died: Callable[[Child], None]
+
+
+class Child:
+    """A runner process. Its executions are in ``running`` until they are reported finished or it dies."""
+
+    def __init__(self, entrypoint: str, events: ChildEvents, *, max_concurrent: int | None, memory: int | None) -> None:
+        self._entrypoint = entrypoint
+        self._events = events
+        self._max_concurrent = max_concurrent
+        self._memory = memory
+        self._marks = Marks.create()
+        self._stacks = tempfile.TemporaryFile()
+        self._pipe: FramePipe[ToScheduler] | None = None
+        self._process: Process | None = None
+        self._gone = asyncio.Event()
+        self._last_pulse = -1
+        self.pulsed_at = asyncio.get_running_loop().time()
+        self.running: dict[int, Running] = {}
+        self.slots = 0
+        self.is_ready = False
+        self.retired = False
+        """Takes no more work; ends when what it runs is over."""
+        self.broken = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, once started."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def free(self) -> int:
+        """Slots that can take work."""
+        return 0 if self.retired or not self.is_ready else max(self.slots - len(self.running), 0)
+
+    async def start(self) -> None:
+        """Start the process; `ready`, `broken` or `died` follows."""
+        ours, theirs = socket.socketpair()
+        settings = RunnerSettings(
+            entrypoint=self._entrypoint,
+            pipe=theirs.fileno(),
+            marks=self._marks.descriptor,
+            stacks=self._stacks.fileno(),
+            parent=os.getpid(),
+            max_concurrent=self._max_concurrent,
+            memory_bytes=self._memory,
+        )
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "rollbook.scheduler.runner",
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(settings.pipe, settings.marks, settings.stacks),
+                env={**os.environ, SETTINGS_VARIABLE: msgspec.json.encode(settings).decode()},
+            )
+        await asyncio.get_running_loop().create_unix_connection(self._frames, sock=ours)
+        self._watcher = asyncio.create_task(self._watch(), name=f"runner-{self.pid}")
+
+    def _frames(self) -> FramePipe[ToScheduler]:
+        self._pipe = FramePipe(ToScheduler, self._receive, lambda: None)  # type: ignore[arg-type]
+        return self._pipe
+
+    async def _watch(self) -> None:
+        assert self._process is not None
+        await self._process.wait()
+        self.is_ready = False
+        self.retired = True
+        self._gone.set()
+        self._events.died(self)
+
+    def _receive(self, message: ToScheduler) -> None:
+        loop = asyncio.get_running_loop()
+        match message:
+            case Finished():
+                if self.running.pop(message.key, None) is not None:
+                    self._events.finished(message)
+            case Entered():
+                if message.key in self.running:
+                    self.running[message.key].enter(message.phase, loop.time())
+                    self._events.entered(message.key, message.phase)
+            case Ready():
+                self.slots = UNBOUNDED_SLOTS if message.max_concurrent is None else message.max_concurrent
+                self.is_ready = True
+                self.pulsed_at = loop.time()
+                self._events.ready(self)
+            case Broken():
+                self.broken = True
+                self._events.broken(message.reason)
+
+    def run(self, assignment: Assignment, deadline: Deadline) -> None:
+        """Hand over an execution."""
+        self.running[assignment.key] = Running(assignment, deadline, asyncio.get_running_loop().time())
+        self._send(assignment)
+
+    def cancel(self, key: int) -> None:
+        """Request an execution's end."""
+        running = self.running.get(key)
+        if running is not None and running.cancelled_at is None:
+            running.cancelled_at = asyncio.get_running_loop().time()
+            self._send(Cancel(key))
+
+    def _send(self, message: msgspec.Struct) -> None:
+        if self._pipe is not None:
+            self._pipe.send(message)
+
+    def stalled_sec(self) -> float:
+        """For how long the runner's event loop has not come round, by its pulse in shared memory."""
+        now = asyncio.get_running_loop().time()
+        pulse = self._marks.pulse
+        if pulse != self._last_pulse or not self.is_ready:
+            self._last_pulse = pulse
+            self.pulsed_at = now
+        return now - self.pulsed_at
+
+    @property
+    def culprit(self) -> int:
+        """The key of the execution whose code runs, or ran when the process died; 0 if none did."""
+        return self._marks.current
+
+    def blocked_in(self) -> str:
+        """Where the blocked interpreter stands, as `faulthandler` saw it; empty if it wrote nothing."""
+        self._stacks.seek(0)
+        return innermost_frames(self._stacks.read(STACK_BYTES).decode("utf-8", "replace"))
+
+    def death(self) -> str:
+        """How the process ended, in words."""
+        code = None if self._process is None else self._process.returncode
+        if code is None:
+            return "its runner process is gone"
+        if code >= 0:
+            return f"its runner process exited with code {code}"
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        hint = " (the kernel does that when memory runs out)" if -code == signal.SIGKILL else ""
+        return f"its runner process was killed by {name}{hint}"
+
+    async def shut_down(self, timeout_sec: float) -> None:
+        """Let the backend release what it owns, then end the process; by force after ``timeout_sec``."""
+        self.retired = True
+        if self._process is None:
+            return
+        self._send(Shutdown())
+        try:
+            async with asyncio.timeout(timeout_sec):
+                await self._gone.wait()
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """End the process at once and wait until it is gone."""
+        self.retired = True
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._gone.wait()
+
+    def close(self) -> None:
+        """Let go of pipe and memory; the process must be gone."""
+        if self._pipe is not None:
+            self._pipe.close()
+        self._marks.close()
+        self._stacks.close()
+
+
+def innermost_frames(stacks: str, count: int = 3) -> str:
+    """The innermost frames of the thread that `faulthandler` lists last, which is the main thread."""
+    frames = [
+        line.strip().removeprefix("File ").replace('"', "")
+        for line in stacks.rpartition("(most recent call first):")[2].splitlines()
+        if line.strip().startswith("File ")
+    ]
+    return "; called from ".join(frames[:count])

@@ -1,0 +1,85 @@
+"""A scheduler process: opens the ledger, runs until it is told to stop, and dies with its supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+
+import msgspec
+import uvloop
+
+from rollbook.ledger.ledger import Ledger
+from rollbook.settings import SchedulerSettings
+
+from .pool import ChildPool, PoolSettings
+from .scheduler import Scheduler
+from .settings import EXIT_CONFIG
+
+log = logging.getLogger(__name__)
+
+SETTINGS_VARIABLE = "ROLLBOOK_SCHEDULER_SETTINGS"
+HINT_VARIABLE = "ROLLBOOK_HINT_FD"
+LIFELINE_VARIABLE = "ROLLBOOK_LIFELINE_FD"
+
+
+def run_scheduler(
+    settings: SchedulerSettings, *, hint_socket: socket.socket | None = None, lifeline: int | None = None
+) -> int:
+    """Run a scheduler in this process until SIGTERM or SIGINT; the exit code.
+
+    Returns 78 when the entrypoint cannot be loaded, with the reason on standard error.
+    """
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    return uvloop.run(_serve(settings, hint_socket, lifeline))
+
+
+async def _serve(settings: SchedulerSettings, hint_socket: socket.socket | None, lifeline: int | None) -> int:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[str | None] = loop.create_future()
+
+    def end(reason: str | None = None) -> None:
+        if not ended.done():
+            ended.set_result(reason)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    if lifeline is not None:
+        loop.add_reader(lifeline, os._exit, 1)  # readable means closed: the supervisor is gone
+    ledger = await Ledger.open(settings.database_url, hint_socket=hint_socket)
+    try:
+        pool = ChildPool(
+            PoolSettings(
+                entrypoint=settings.entrypoint,
+                runners=settings.runners,
+                max_concurrent=settings.max_concurrent,
+                memory_bytes=settings.runner_memory_bytes,
+                stall_after_sec=settings.stall_after_sec,
+                clean_up_sec=settings.clean_up_sec,
+            )
+        )
+        scheduler = Scheduler(ledger, settings, pool, on_broken=end)
+        await scheduler.start()
+        reason = await ended
+        await scheduler.stop()
+    finally:
+        await ledger.close()
+    if reason is not None:
+        print(f"rollbook: {reason}", file=sys.stderr)
+        return EXIT_CONFIG
+    return 0
+
+
+def main() -> int:
+    """`python -m rollbook.scheduler`: settings and descriptors come by environment variables."""
+    settings = msgspec.json.decode(os.environ[SETTINGS_VARIABLE], type=SchedulerSettings)
+    hint = os.environ.pop(HINT_VARIABLE, None)
+    lifeline = os.environ.pop(LIFELINE_VARIABLE, None)
+    with contextlib.ExitStack() as stack:
+        hint_socket = None if hint is None else stack.enter_context(socket.socket(fileno=int(hint)))
+        return run_scheduler(settings, hint_socket=hint_socket, lifeline=None if lifeline is None else int(lifeline))

@@ -1,0 +1,127 @@
+"""A runner process: loads the entrypoint, runs what the scheduler sends, and dies with its scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import faulthandler
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+
+import msgspec
+import uvloop
+
+from rollbook.backends.base import ExecutionBackend
+from rollbook.backends.entrypoint import load_entrypoint
+from rollbook.backends.errors import EntrypointError
+from rollbook.scheduler.memory import Marks
+from rollbook.scheduler.settings import EXIT_CONFIG, SETTINGS_VARIABLE, RunnerSettings
+from rollbook.scheduler.wire import (
+    Assignment,
+    Broken,
+    Cancel,
+    FramePipe,
+    Ready,
+    Shutdown,
+    ToRunner,
+    ToScheduler,
+)
+
+from .executor import Executor
+from .logs import ScrubbingFilter, SecretRegistry, scrub_streams
+from .marks import PULSE_INTERVAL_SEC, mark_tasks
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """The process: returns its exit code."""
+    settings = msgspec.json.decode(os.environ.pop(SETTINGS_VARIABLE), type=RunnerSettings)
+    _die_with_parent(settings.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scheduler decides when this process ends
+    if settings.memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (settings.memory_bytes, settings.memory_bytes))
+    secrets = SecretRegistry()
+    scrub_streams(secrets)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(ScrubbingFilter(secrets))
+    pipe = socket.socket(fileno=settings.pipe)
+    try:
+        backend = load_entrypoint(settings.entrypoint, max_concurrent=settings.max_concurrent)
+    except EntrypointError as error:
+        frame = msgspec.msgpack.encode(Broken(str(error)))
+        pipe.sendall(len(frame).to_bytes(4, "big") + frame)
+        return EXIT_CONFIG
+    return uvloop.run(_serve(backend, pipe, settings, secrets))
+
+
+def _die_with_parent(parent: int) -> None:
+    # Code that blocks the loop cannot notice a closed pipe; the kernel ends this process with its parent.
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+async def _serve(
+    backend: ExecutionBackend, pipe: socket.socket, settings: RunnerSettings, secrets: SecretRegistry
+) -> int:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[bool] = loop.create_future()
+
+    def close(clean: bool) -> None:
+        if not ended.done():
+            ended.set_result(clean)
+
+    def receive(message: ToRunner) -> None:
+        if isinstance(message, Assignment):
+            executor.start(message)
+        elif isinstance(message, Cancel):
+            executor.cancel(message.key)
+        else:
+            assert isinstance(message, Shutdown)
+            close(True)
+
+    outbox: list[ToScheduler] = []
+
+    def emit(message: ToScheduler) -> None:
+        # Reports of one turn of the loop go in one write.
+        if not outbox:
+            loop.call_soon(flush)
+        outbox.append(message)
+
+    def flush() -> None:
+        frames.send(*outbox)
+        outbox.clear()
+
+    executor = Executor(backend, secrets, emit)
+    _, frames = await loop.create_unix_connection(
+        lambda: FramePipe[ToRunner](ToRunner, receive, lambda: close(False)),  # type: ignore[arg-type]
+        sock=pipe,
+    )
+    mark_tasks(loop, Marks(settings.marks))
+    _arm_stacks(loop, settings)
+    frames.send(Ready(backend.max_concurrent))
+    if not await ended:
+        os._exit(1)  # the scheduler is gone; its successor runs these rollouts, and nothing here is worth keeping
+    await executor.shut_down()
+    flush()
+    frames.close()
+    return 0
+
+
+def _arm_stacks(loop: asyncio.AbstractEventLoop, settings: RunnerSettings) -> None:
+    """Keep the watchdog of `faulthandler` from firing; once the loop is blocked it writes all stacks, GIL or not."""
+
+    def arm() -> None:
+        os.ftruncate(settings.stacks, 0)
+        os.lseek(settings.stacks, 0, os.SEEK_SET)
+        faulthandler.dump_traceback_later(settings.stack_after_sec, file=settings.stacks)
+        loop.call_later(PULSE_INTERVAL_SEC, arm)
+
+    arm()

@@ -1,0 +1,172 @@
+"""Executions on one event loop: assignments in, reports out. The same in a child process and in an embedded server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rollbook.backends.base import ExecutionBackend, ExecutionRequest
+from rollbook.backends.failures import failure_of
+from rollbook.backends.settle import SettledResult, settle
+from rollbook.scheduler.scrub import scrub, secret_texts
+from rollbook.scheduler.wire import Assignment, Entered, Finished, ToScheduler
+from rollbook.sdk.context import RolloutContext
+from rollbook_client.events import Phase, StageSpan
+from rollbook_client.jsons import loads
+from rollbook_client.statuses import RolloutStatus
+
+from .logs import SecretRegistry
+from .marks import current_key
+
+log = logging.getLogger(__name__)
+
+PHASE_DELAY_SEC = 0.005
+"""A phase is told so much later, or with the end if that comes first: a short rollout then costs one commit."""
+
+
+class AdmittedRequest(msgspec.Struct, frozen=True):
+    """The admitted request's public part, as the ledger keeps it."""
+
+    initial_messages: list[dict[str, Any]]
+    label: str | None = None
+    metadata: dict[str, Any] | None = None
+    grade: bool = True
+    agent_timeout_sec: float | None = None
+    grader_timeout_sec: float | None = None
+
+
+class _Execution:
+    __slots__ = ("cancelled", "phases", "task", "timer")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.phases: list[Phase] = []
+        self.timer: asyncio.TimerHandle | None = None
+        self.cancelled = False
+
+
+class Executor:
+    """Runs assignments on the current event loop and reports to ``emit``."""
+
+    def __init__(self, backend: ExecutionBackend, secrets: SecretRegistry, emit: Callable[[ToScheduler], None]) -> None:
+        self._backend = backend
+        self._secrets = secrets
+        self._emit = emit
+        self._executions: dict[int, _Execution] = {}
+        self._ids: dict[int, str] = {}
+
+    def start(self, assignment: Assignment) -> None:
+        """Begin an execution; its end is reported in any case."""
+        execution = _Execution()
+        self._executions[assignment.key] = execution
+        self._ids[assignment.key] = assignment.rollout_id
+        token = current_key.set(assignment.key)
+        try:
+            execution.task = asyncio.get_running_loop().create_task(self._run(assignment, execution))
+        finally:
+            current_key.reset(token)
+
+    def cancel(self, key: int) -> None:
+        """Request an execution's end: through its backend, which may have more to clean up than the task."""
+        execution = self._executions.get(key)
+        if execution is None or execution.task is None or execution.cancelled:
+            return
+        execution.cancelled = True
+        rollout_id = self._ids[key]
+        try:
+            found = self._backend.cancel_rollouts(ids=[rollout_id]).get(rollout_id)
+        except Exception:
+            log.exception("the backend failed to cancel rollout %s; its task is cancelled instead", rollout_id)
+            found = None
+        if found is None or found == "not_found":
+            execution.task.cancel()
+
+    async def shut_down(self) -> None:
+        """Cancel what still runs, wait for its clean-up, then release the backend."""
+        tasks = [execution.task for execution in self._executions.values() if execution.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._backend.shutdown()
+
+    async def _run(self, assignment: Assignment, execution: _Execution) -> None:
+        key = assignment.key
+        parts = secret_texts(assignment.chat_completions_url, assignment.llm_api_key)
+        self._secrets.add(key, parts)
+        ctx = RolloutContext(
+            assignment.chat_completions_url,
+            assignment.llm_api_key,
+            rollout_id=assignment.rollout_id,
+            on_phase=lambda phase: self._entered(key, execution, phase),
+        )
+        try:
+            settled = await self._execute(assignment, ctx, execution)
+        finally:
+            self._secrets.remove(key)
+            del self._executions[key]
+            del self._ids[key]
+        for warning in settled.warnings:
+            log.warning("rollout %s: %s", assignment.rollout_id, scrub(warning, parts))
+        if execution.timer is not None:
+            execution.timer.cancel()
+        self._emit(
+            Finished(
+                key=key,
+                status=_ended(settled.status),
+                phases=tuple(execution.phases),
+                sample=settled.sample,
+                reduced=settled.reduced,
+                reward=settled.reward,
+                metrics=settled.metrics,
+                trajectory=settled.trajectory,
+                trajectory_saved=settled.trajectory_saved,
+                err_message=None if settled.err_message is None else scrub(settled.err_message, parts),
+                err_category=None if settled.err_category is None else settled.err_category.value,
+                spans=tuple(StageSpan(span.stage, span.started_at, span.ended_at) for span in ctx.spans),
+            )
+        )
+
+    async def _execute(self, assignment: Assignment, ctx: RolloutContext, execution: _Execution) -> SettledResult:
+        try:
+            admitted = msgspec.convert(loads(assignment.request), AdmittedRequest)
+            request = ExecutionRequest(
+                id=assignment.rollout_id,
+                prompt=admitted.initial_messages,
+                label=admitted.label,
+                metadata=admitted.metadata,
+                agent_timeout_sec=admitted.agent_timeout_sec,
+                grader_timeout_sec=admitted.grader_timeout_sec,
+                grade=admitted.grade,
+                queued_sec=assignment.queued_sec,
+            )
+            with ctx:
+                return settle(await self._backend.execute(request))
+        except asyncio.CancelledError:
+            return SettledResult(status=RolloutStatus.CANCELLED)
+        except BaseException as error:
+            # The backend itself failed; user code's errors are in the outcome.
+            failure = failure_of(error, type(self._backend).__name__)
+            log.exception("the backend failed on rollout %s", assignment.rollout_id)
+            return SettledResult(
+                status=RolloutStatus.FAILURE, err_message=failure.message, err_category=failure.category
+            )
+
+    def _entered(self, key: int, execution: _Execution, phase: RolloutStatus) -> None:
+        execution.phases.append("grading" if phase is RolloutStatus.GRADING else "running")
+        if execution.timer is None:
+            loop = asyncio.get_running_loop()
+            execution.timer = loop.call_later(PHASE_DELAY_SEC, self._tell_phases, key, execution)
+
+    def _tell_phases(self, key: int, execution: _Execution) -> None:
+        execution.timer = None
+        for phase in execution.phases:
+            self._emit(Entered(key, phase))
+        execution.phases.clear()
+
+
+def _ended(status: RolloutStatus) -> Any:
+    return status.value

@@ -1,0 +1,22 @@
+"""How a scheduler starts a runner process."""
+
+from __future__ import annotations
+
+import msgspec
+
+SETTINGS_VARIABLE = "ROLLBOOK_RUNNER_SETTINGS"
+EXIT_CONFIG = 78
+"""The exit code (EX_CONFIG) of a process whose entrypoint cannot be loaded: starting it again is of no use."""
+
+
+class RunnerSettings(msgspec.Struct, frozen=True):
+    """A runner's settings. The descriptors are inherited."""
+
+    entrypoint: str
+    pipe: int
+    marks: int
+    stacks: int
+    parent: int
+    max_concurrent: int | None = None
+    memory_bytes: int | None = None
+    stack_after_sec: float = 1.0
