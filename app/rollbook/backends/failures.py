@@ -36,7 +36,8 @@ def categorized(error: BaseException) -> RolloutErrorCategory:
     names = {cls.__name__ for cls in type(error).__mro__}
     if names & _PROVIDER_ERRORS:
         return RolloutErrorCategory.HTTP_ERROR
-    if names & _PROVIDER_API_ERRORS and getattr(error, "status_code", None) in _PROVIDER_STATUS_CODES:
+    status_code = getattr(error, "status_code", None)
+    if names & _PROVIDER_API_ERRORS and isinstance(status_code, int) and status_code in _PROVIDER_STATUS_CODES:
         return RolloutErrorCategory.HTTP_ERROR
     return RolloutErrorCategory.AGENT_ERROR
 

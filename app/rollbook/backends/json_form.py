@@ -129,9 +129,9 @@ def _fit_mapping(value: Mapping[Any, Any], dropped: set[str]) -> dict[str, Any]:
 def _key(key: Any) -> str:
     if isinstance(key, str):
         return str.__str__(key)
-    if isinstance(key, numbers.Real) and not isinstance(key, bool):
-        return str(_real(key))
-    raise TypeError(f"{type(key).__name__} is no key of a JSON object")
+    if isinstance(key, bool) or not isinstance(key, numbers.Real):
+        raise TypeError(f"{type(key).__name__} is no key of a JSON object")
+    return str(_real(key))
 
 
 def _real(value: numbers.Real) -> int | float:

@@ -13,7 +13,8 @@ SECRET_MIN_CHARS = 12
 def scrubbed(text: str, ctx: RolloutContext) -> str:
     """Return `text` without the key of `ctx`, its URL, and the URL's parts that may be a capability of their own.
 
-    Libraries print URLs in pieces and in other encodings, hence the parts, plain and percent-encoded.
+    Libraries print URLs in pieces and in other encodings, hence the parts, plain and percent-encoded. Lone surrogates
+    become question marks: no log file and no answer takes them.
     """
     names = dict.fromkeys(_url_secrets(ctx.chat_completions_url), "[chat_completions_url]")
     names[ctx.api_key or ""] = "[llm_api_key]"
@@ -21,7 +22,7 @@ def scrubbed(text: str, ctx: RolloutContext) -> str:
         for form in (secret, quote(secret, safe="", errors="replace"), unquote(secret)):
             if len(form) >= SECRET_MIN_CHARS:
                 text = text.replace(form, names[secret])
-    return text
+    return text.encode("utf-8", "replace").decode()
 
 
 def _url_secrets(url: str) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from typing import Any, ClassVar, Self, dataclass_transform, get_origin, get_type_hints
 
 import msgspec
@@ -54,7 +55,7 @@ class _Declared:
                 hints = get_type_hints(cls, include_extras=True)
             except (NameError, AttributeError, TypeError):  # a hint imported for type checkers only
                 hints = {}
-            names = (name for base in reversed(cls.__mro__) for name in inspect.get_annotations(base))
+            names = (name for base in reversed(cls.__mro__) for name in _annotated(base))
             known = {name: hints.get(name, _Undeclared) for name in names if not name.startswith("_")}
             cls._declared = known = {name: hint for name, hint in known.items() if get_origin(hint) is not ClassVar}
         return known
@@ -75,6 +76,15 @@ class _Declared:
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
         return f"{type(self).__name__}({inside})"
+
+
+def _annotated(cls: type) -> list[str]:
+    """The names a class annotates itself, in order, whether or not their types can be resolved."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return list(annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF))
+    return list(inspect.get_annotations(cls))
 
 
 def _checked(value: Any, hint: Any, what: str) -> Any:
