@@ -1,4 +1,4 @@
-"""Which rows of the history tables an event adds. Pure; every history row is keyed by rollout number and its event's position."""
+"""Which rows of the history tables an event adds. Pure; rows are keyed by rollout number and event position."""
 
 from __future__ import annotations
 

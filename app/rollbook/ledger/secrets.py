@@ -8,6 +8,7 @@ rule can give the same token again, and only nonce and digest are ever stored.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hmac
 import os
 import secrets as entropy
@@ -76,7 +77,7 @@ class SecretKeys:
         if text and text.strip():
             return cls.parse(text)
         if key_file is None:
-            raise SecretKeyError(f"set {KEY_VARIABLE} to the output of `rollbook secret-key`, the same for all processes")
+            raise SecretKeyError(f"set {KEY_VARIABLE}, the same for all processes; `rollbook secret-key` makes one")
         return cls.parse(_read_or_make(key_file))
 
     def token(self, nonce: str) -> str:
@@ -152,10 +153,8 @@ def _read_or_make(path: Path) -> str:
             file.write(new_key() + "\n")
             file.flush()
             os.fsync(file.fileno())
-        try:
+        with contextlib.suppress(FileExistsError):
             os.link(draft, path)
-        except FileExistsError:
-            pass
     finally:
         draft.unlink()
     return path.read_text()

@@ -63,7 +63,7 @@ class Child:
         self._max_concurrent = max_concurrent
         self._memory = memory
         self._marks = Marks.create()
-        self._stacks = tempfile.TemporaryFile()
+        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
         self._pipe: FramePipe[ToScheduler] | None = None
         self._process: Process | None = None
         self._gone = asyncio.Event()

@@ -184,9 +184,8 @@ class ChildPool:
             stalled_sec = child.stalled_sec()
             condemned = condemn(child, stalled_sec, now, clean_up_sec=self._settings.clean_up_sec)
             if condemned is not None:
-                log.warning(
-                    "runner %s is killed: %s", child.pid, condemned.report.err_message or "it ignores a cancellation"
-                )
+                why = condemned.report.err_message or "a cancelled rollout does not end"
+                log.warning("runner %s is killed: %s", child.pid, why)
                 self._condemned[child] = condemned
                 await child.kill()
             elif stalled_sec >= self._settings.stall_after_sec and not child.retired:

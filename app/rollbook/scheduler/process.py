@@ -70,7 +70,7 @@ async def _serve(settings: SchedulerSettings, hint_socket: socket.socket | None,
     finally:
         await ledger.close()
     if reason is not None:
-        print(f"rollbook: {reason}", file=sys.stderr)
+        sys.stderr.write(f"rollbook: {reason}\n")
         return EXIT_CONFIG
     return 0
 

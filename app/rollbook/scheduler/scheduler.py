@@ -283,9 +283,7 @@ class Scheduler:
                 await asyncio.sleep(RETRY_SEC)
                 continue
             except Superseded:
-                log.info(
-                    "rollout %s: attempt %d was superseded; its report is dropped", command.rollout_id, command.attempt
-                )
+                log.info("rollout %s: the report of superseded attempt %d is dropped", command.rollout_id, command.attempt)
             except (CommandFailed, CodecError) as error:
                 log.error("rollout %s: its report was refused: %s", command.rollout_id, error)
                 if ends is not None and isinstance(command, cmd.FinishAttempt):
