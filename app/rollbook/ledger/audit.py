@@ -1,0 +1,211 @@
+"""Audit: whether the ledger's events are the ones that were written. Hash chains, heads, counts, guards, pages."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import msgspec
+import sqlalchemy as sa
+
+from . import chain
+from .engines import parse_url, reader_engine
+from .refusals import LedgerUnavailable
+from .schema import SchemaError, check
+
+MAX_FINDINGS = 20
+PAGE_EVENTS = 1_000
+GUARDS = {
+    "events_no_update": "BEFORE UPDATE ON events",
+    "events_no_delete": "BEFORE DELETE ON events",
+    "events_no_replace": "BEFORE INSERT ON events",
+}
+"""The triggers that keep events append-only, and what each must say."""
+
+# The table is read in the order of its pages and by its own bytes: an index may hold the old ones.
+_EVENTS = """
+    SELECT e.position, e.number, e.seq, e.type, e.version, e.recorded_at, e.payload, e.hash, r.rollout_id, r.seq, r.head
+    FROM events e NOT INDEXED LEFT JOIN rollouts r ON r.number = e.number
+    WHERE e.position > ? ORDER BY e.position LIMIT ?
+"""
+_HEADLESS = """
+    SELECT r.number, r.rollout_id, r.seq FROM rollouts r
+    WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.number = r.number AND e.seq = r.seq) ORDER BY r.number LIMIT ?
+"""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong. ``check`` is ``pages``, ``guards``, ``chain``, ``head`` or ``counts``; position,
+    rollout id and seq name the event, where it is about one."""
+
+    check: str
+    message: str
+    position: int | None = None
+    rollout_id: str | None = None
+    seq: int | None = None
+
+    def __str__(self) -> str:
+        if self.position is None:
+            return f"{self.check}: {self.message}"
+        return f"{self.check}: event {self.position} (rollout {self.rollout_id!r}, seq {self.seq}): {self.message}"
+
+
+def audit(url: str | sa.URL) -> list[Finding]:
+    """What is wrong with the ledger, the first 20 findings, damaged pages among them; empty when it is whole.
+
+    All of it is judged within one consistent view, so the answer is right while others write.
+
+    Raises:
+        SchemaError: there is no ledger, or one of another version.
+        LedgerUnavailable: the file cannot be opened or is locked (damage inside it is a finding).
+    """
+    parsed = parse_url(url) if isinstance(url, str) else url
+    try:
+        check(parsed)
+    except SchemaError as error:
+        if isinstance(error.__cause__, sqlite3.DatabaseError):
+            return [Finding("pages", str(error))]
+        raise
+    with _snapshot(parsed) as db:
+        auditor = _Audit(db)
+        for step in (auditor.pages, auditor.guards, auditor.events, auditor.counts):
+            try:
+                step()
+            except sqlite3.DatabaseError as error:
+                auditor.find("pages", f"{step.__name__} cannot be read: {error}")
+        return auditor.findings[:MAX_FINDINGS]
+
+
+@contextmanager
+def _snapshot(url: sa.URL) -> Iterator[sqlite3.Connection]:
+    engine = reader_engine(url)
+    try:
+        held = engine.raw_connection()
+    except (sqlite3.DatabaseError, sa.exc.DBAPIError) as error:
+        engine.dispose()
+        raise LedgerUnavailable(f"the ledger cannot be read now: {error}; look who holds it") from error
+    try:
+        db = cast("sqlite3.Connection", held.driver_connection)
+        db.text_factory = bytes  # texts are judged by their bytes, and damaged ones are no texts
+        db.execute("BEGIN")
+        yield db
+    finally:
+        held.invalidate()
+        engine.dispose()
+
+
+class _Audit:
+    """The checks over one connection, and what they found."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.findings: list[Finding] = []
+        self._db = db
+        self._ends: dict[int, tuple[int, bytes]] = {}
+        """Seq and hash of the last event seen, for rollouts whose row names a later one."""
+        self._events = 0
+        self._position = 0
+        self._number = 0
+        self._finished = False
+
+    @property
+    def full(self) -> bool:
+        return len(self.findings) >= MAX_FINDINGS
+
+    def find(self, kind: str, message: str) -> None:
+        self.findings.append(Finding(kind, message))
+
+    def pages(self) -> None:
+        """SQLite's own view of the file: pages, cells, indexes against tables."""
+        for (line,) in self._db.execute(f"PRAGMA integrity_check({MAX_FINDINGS // 2})"):
+            if line != b"ok":
+                self.find("pages", _text(line))
+
+    def guards(self) -> None:
+        """The triggers that refuse changes of events."""
+        found: dict[bytes, bytes] = dict(
+            self._db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        )
+        for name, says in GUARDS.items():
+            body = _text(found.get(name.encode(), b""))
+            if says not in body or "RAISE(ABORT" not in body:
+                self.find("guards", f"trigger {name} is missing or changed; events can be altered unnoticed")
+
+    def events(self) -> None:
+        """Every event's hash, and every rollout's head."""
+        while not self.full:
+            page = self._db.execute(_EVENTS, (self._position, PAGE_EVENTS)).fetchall()
+            for row in page:
+                self._event(row)
+            if len(page) < PAGE_EVENTS:
+                self._finished = True
+                break
+        if self._finished:
+            self._heads()
+
+    def _event(self, row: tuple[Any, ...]) -> None:
+        position, number, seq, kind, version, recorded_at, payload, stored, rollout_id, row_seq, row_head = row
+        self._events += 1
+        self._position = position
+        if isinstance(number, int):
+            self._number = max(self._number, number)
+        wrong = None
+        last_seq, last_hash = self._ends.get(number, (0, chain.GENESIS))
+        if last_seq == 0 and isinstance(row_seq, int) and seq == row_seq + 1:
+            last_seq, last_hash = row_seq, row_head
+            wrong = f"it comes after seq {row_seq}, at which its rollout's row ends"
+        if seq != last_seq + 1:
+            wrong = f"its seq does not follow {last_seq}: events before it are missing, or it was altered"
+        elif stored != _link(last_hash, number, seq, kind, version, recorded_at, payload):
+            wrong = "its hash does not fit: this event or the hash before it was altered"
+        elif rollout_id is None:
+            wrong = f"there is no row for rollout number {number}"
+        elif seq == row_seq and stored != row_head:
+            wrong = "its rollout's row does not hold its hash"
+        whole = isinstance(number, int) and isinstance(seq, int) and isinstance(stored, bytes)
+        if wrong is not None:
+            name = f"number {number}" if rollout_id is None else _text(rollout_id)
+            self.findings.append(
+                Finding("chain", wrong, position=position, rollout_id=name, seq=seq if isinstance(seq, int) else None)
+            )
+        elif seq == row_seq:
+            self._ends.pop(number, None)
+            return
+        if whole:
+            # The chain goes on from what is stored, so that one altered event is one finding or two.
+            self._ends[number] = (seq, stored)
+
+    def _heads(self) -> None:
+        left = MAX_FINDINGS - len(self.findings)
+        for number, rollout_id, seq in self._db.execute(_HEADLESS, (max(left, 0),)):
+            name = _text(rollout_id)
+            self.find("head", f"the row of rollout {name!r} (number {number}) ends at seq {seq}, but no event does")
+
+    def counts(self) -> None:
+        """The ledger's own count of its events."""
+        if not self._finished or self.full:
+            return
+        rows = self._db.execute("SELECT position, number, events FROM ledger_head").fetchall()
+        if len(rows) != 1:
+            self.find("counts", f"ledger_head has {len(rows)} rows instead of one")
+            return
+        expected = {"position": self._position, "number": self._number, "events": self._events}
+        for (name, counted), stored in zip(expected.items(), rows[0], strict=True):
+            if counted != stored:
+                self.find("counts", f"ledger_head.{name} is {stored}, the events give {counted}")
+
+
+def _link(
+    previous: bytes, number: Any, seq: Any, kind: Any, version: Any, recorded_at: Any, payload: Any
+) -> bytes | None:
+    """The hash that an event should have; None where a damaged one cannot have any."""
+    try:
+        return chain.link(previous, number, seq, kind.decode(), version, recorded_at, payload)
+    except (struct.error, TypeError, AttributeError, UnicodeDecodeError):
+        return None
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,251 @@
+"""Factories for the ledger's tests: commands with sensible values, histories of events, and stores without a loop."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollbook.ledger import chain, codec
+from rollbook.ledger import commands as cmd
+from rollbook.ledger.engines import database_path, parse_url
+from rollbook.ledger.schema import upgrade
+from rollbook.ledger.secrets import token_digest
+from rollbook.ledger.sqlite import SqliteStore
+from rollbook_client.events import Event, RolloutAdmitted, StageSpan
+from rollbook_projections import Recorded, RolloutState, evolve
+
+QUEUE = "default"
+TOKEN = "the-polling-token-of-a-test-0123456789"
+DIGEST = token_digest(TOKEN)
+SECOND_US = 1_000_000
+START_US = 1_700_000_000 * SECOND_US
+LEASE_US = 120 * SECOND_US
+DEAD_AFTER_US = 15 * SECOND_US
+REQUEST = b'{"initial_messages":[{"role":"user","content":"2 x 3?"}],"label":"6","metadata":{"row":1},"grade":true}'
+SAMPLE = b'{"messages":[],"label":"6","reward":1.0,"remove_sample":false,"metrics":{},"extra_fields":{}}'
+
+
+def admit(
+    rollout_id: str = "r-1",
+    *,
+    queue: str = QUEUE,
+    max_queue_depth: int | None = None,
+    max_attempts: int = 3,
+    lease_timeout_us: int = LEASE_US,
+    agent_timeout_us: int | None = None,
+    label: str | None = "6",
+    request: bytes = REQUEST,
+    sealed: bytes = b"sealed",
+) -> cmd.Admit:
+    return cmd.Admit(
+        rollout_id=rollout_id,
+        queue=queue,
+        max_queue_depth=max_queue_depth,
+        max_attempts=max_attempts,
+        lease_nonce="00" * 16,
+        lease_digest=DIGEST,
+        lease_timeout_us=lease_timeout_us,
+        agent_timeout_us=agent_timeout_us,
+        label=label,
+        endpoint_origin="https://chat.example",
+        endpoint_digest="ab" * 32,
+        request=request,
+        sealed=sealed,
+    )
+
+
+def poll(rollout_id: str = "r-1", *, digest: bytes = DIGEST) -> cmd.Poll:
+    return cmd.Poll(rollout_id=rollout_id, lease_digest=digest)
+
+
+def cancel(*ids: str, requested_by: str = "api") -> cmd.Cancel:
+    return cmd.Cancel(requested_by=requested_by, ids=ids)
+
+
+def claim(scheduler: str = "s-1", *, limit: int = 100, queues: tuple[str, ...] = (QUEUE,)) -> cmd.Claim:
+    return cmd.Claim(scheduler=scheduler, queues=queues, limit=limit)
+
+
+def enter(
+    rollout_id: str = "r-1", *, attempt: int = 1, scheduler: str = "s-1", phase: Any = "running"
+) -> cmd.EnterPhase:
+    return cmd.EnterPhase(rollout_id=rollout_id, attempt=attempt, scheduler=scheduler, phase=phase)
+
+
+def finish(
+    rollout_id: str = "r-1",
+    *,
+    attempt: int = 1,
+    scheduler: str = "s-1",
+    status: Any = "success",
+    sample: bytes | None = SAMPLE,
+    err_message: str | None = None,
+    err_category: str | None = None,
+    spans: tuple[StageSpan, ...] = (),
+    rewards: tuple[cmd.Score, ...] = (cmd.Score("reward", 1.0),),
+    metrics: tuple[cmd.Score, ...] = (),
+) -> cmd.FinishAttempt:
+    return cmd.FinishAttempt(
+        rollout_id=rollout_id,
+        attempt=attempt,
+        scheduler=scheduler,
+        status=status,
+        sample=sample,
+        err_message=err_message,
+        err_category=err_category,
+        spans=spans,
+        rewards=rewards,
+        metrics=metrics,
+    )
+
+
+def close(
+    rollout_id: str = "r-1",
+    *,
+    attempt: int = 1,
+    scheduler: str = "s-1",
+    outcome: Any = "lost",
+    reason: str = "its runner died",
+) -> cmd.CloseAttempt:
+    return cmd.CloseAttempt(rollout_id=rollout_id, attempt=attempt, scheduler=scheduler, outcome=outcome, reason=reason)
+
+
+def scheduler(
+    member_id: str = "s-1",
+    *,
+    queues: tuple[str, ...] = (QUEUE,),
+    entrypoint: str = "flow.py",
+    known_dead: tuple[str, ...] = (),
+) -> cmd.Register:
+    return cmd.Register(
+        member_id=member_id,
+        kind="scheduler",
+        host="host",
+        pid=1,
+        dead_after_us=DEAD_AFTER_US,
+        entrypoint=entrypoint,
+        queues=queues,
+        capacity=8,
+        known_dead=known_dead,
+    )
+
+
+def api(member_id: str = "a-1", *, known_dead: tuple[str, ...] = ()) -> cmd.Register:
+    return cmd.Register(
+        member_id=member_id, kind="api", host="host", pid=2, dead_after_us=DEAD_AFTER_US, known_dead=known_dead
+    )
+
+
+def admitted(rollout_id: str = "r-1", *, at: int = START_US, **changes: Any) -> RolloutAdmitted:
+    """The event of `admit()`, for histories made by hand."""
+    event = RolloutAdmitted(
+        rollout_id=rollout_id,
+        queue=QUEUE,
+        max_attempts=3,
+        lease_nonce="00" * 16,
+        lease_digest=DIGEST.hex(),
+        lease_timeout_us=LEASE_US,
+        lease_expires_at=at + LEASE_US,
+        agent_timeout_us=None,
+        label="6",
+        endpoint_origin="https://chat.example",
+        endpoint_digest="ab" * 32,
+        request=msgspec.Raw(REQUEST),
+    )
+    return msgspec.structs.replace(event, **changes)
+
+
+class History:
+    """One rollout's events as the ledger would record them, folded as they come."""
+
+    def __init__(self, number: int = 1) -> None:
+        self.number = number
+        self.state: RolloutState | None = None
+        self.records: list[Recorded] = []
+
+    def add(self, *events: Event, at: int = START_US) -> RolloutState:
+        for event in events:
+            seq = len(self.records) + 1
+            before = self.records[-1].digest if self.records else chain.GENESIS
+            payload = codec.encode(event)
+            digest = chain.link(before, self.number, seq, event.TYPE, event.VERSION, at, payload)
+            record = Recorded(seq, self.number, seq, at, digest, event)
+            self.state = evolve(self.state, record)
+            self.records.append(record)
+        assert self.state is not None
+        return self.state
+
+    @property
+    def events(self) -> list[Event]:
+        return [record.event for record in self.records]
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self, now: int = START_US) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += int(seconds * SECOND_US)
+
+
+class Writing:
+    """A store used directly, one batch at a time, by the test's own thread."""
+
+    def __init__(self, database_url: str, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
+        self.store = SqliteStore(parse_url(database_url), clock=self.clock, lock_limit_sec=0.2)
+
+    def batch(self, *commands: cmd.Command[Any]) -> list[Any]:
+        """The answers, refusals among them as they are."""
+        return self.store.run(list(commands)).answers
+
+    def do[Answer](self, command: cmd.Command[Answer]) -> Answer:
+        """One command's answer; its refusal is raised."""
+        answer = self.batch(command)[0]
+        if isinstance(answer, Exception):
+            raise answer
+        result: Answer = answer
+        return result
+
+
+@contextmanager
+def writing(database_url: str, clock: Clock | None = None) -> Iterator[Writing]:
+    """A migrated ledger's store, closed at the end."""
+    upgrade(parse_url(database_url))
+    writer = Writing(database_url, clock)
+    try:
+        yield writer
+    finally:
+        writer.store.close()
+
+
+def ledger_path(database_url: str) -> Path:
+    return database_path(parse_url(database_url))
+
+
+@contextmanager
+def plain(database_url: str) -> Iterator[sqlite3.Connection]:
+    """The database as anybody's `sqlite3` sees it, each statement for itself."""
+    with closing(sqlite3.connect(ledger_path(database_url), isolation_level=None)) as connection:
+        yield connection
+
+
+def rows(database_url: str, text: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+    with plain(database_url) as connection:
+        return connection.execute(text, tuple(parameters)).fetchall()
+
+
+def event_types(database_url: str, rollout_id: str) -> list[str]:
+    """A rollout's event types in their order."""
+    text = "SELECT e.type FROM events e JOIN rollouts r ON r.number = e.number WHERE r.rollout_id = ? ORDER BY e.seq"
+    return [row[0] for row in rows(database_url, text, (rollout_id,))]
