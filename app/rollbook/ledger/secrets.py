@@ -72,13 +72,23 @@ class SecretKeys:
 
     @classmethod
     def load(cls, key_file: Path | None) -> SecretKeys:
-        """Keys from the environment, else from ``key_file``, which is made (mode 0600) where it does not exist."""
+        """Keys from the environment, else from ``key_file``, which is made (mode 0600) where it does not exist.
+
+        Raises:
+            SecretKeyError: no key is set, or the file cannot be read or made, or holds none.
+        """
         text = os.environ.get(KEY_VARIABLE)
         if text and text.strip():
             return cls.parse(text)
         if key_file is None:
             raise SecretKeyError(f"set {KEY_VARIABLE}, the same for all processes; `rollbook secret-key` makes one")
-        return cls.parse(_read_or_make(key_file))
+        try:
+            text = _read_or_make(key_file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise SecretKeyError(
+                f"cannot use the key file {key_file}: {error}; make it readable, or set {KEY_VARIABLE}"
+            ) from error
+        return cls.parse(text)
 
     def token(self, nonce: str) -> str:
         """The polling token for a nonce; 43 characters."""
@@ -127,6 +137,8 @@ def endpoint_origin(url: str) -> str:
         return ""
     if not parts.scheme or not host:
         return ""
+    if ":" in host:
+        host = f"[{host}]"
     return f"{parts.scheme}://{host}" + (f":{port}" if port else "")
 
 
