@@ -24,17 +24,12 @@ def _admitted(record: Recorded, event: ev.RolloutAdmitted, add: HistoryRows) -> 
             column_text(event.endpoint_origin),
         )
     )
-    _lease(record, "granted", event.lease_expires_at, None, add)
 
 
 def _lease(record: Recorded, kind: str, expires_at: int, reason: str | None, add: HistoryRows) -> None:
     add["lease_changes"].append(
         (record.number, record.position, record.recorded_at, kind, expires_at, column_text(reason))
     )
-
-
-def _renewed(record: Recorded, event: ev.LeaseRenewed, add: HistoryRows) -> None:
-    _lease(record, "renewed", event.expires_at, None, add)
 
 
 def _extended(record: Recorded, event: ev.LeaseExtended, add: HistoryRows) -> None:
@@ -103,9 +98,9 @@ def _finished(record: Recorded, event: ev.RolloutFinished, add: HistoryRows) -> 
     )
 
 
+# A renewal adds no row: its event and the rollout's lease timeout say all, and polls are the most frequent commands.
 _PROJECTIONS: dict[type[ev.Event], Callable[[Recorded, Any, HistoryRows], None]] = {
     ev.RolloutAdmitted: _admitted,
-    ev.LeaseRenewed: _renewed,
     ev.LeaseExtended: _extended,
     ev.LeaseExpired: _expired,
     ev.AttemptStarted: _attempt_started,
@@ -121,4 +116,6 @@ _PROJECTIONS: dict[type[ev.Event], Callable[[Recorded, Any, HistoryRows], None]]
 
 def add_history(record: Recorded, add: HistoryRows) -> None:
     """Append to ``add`` (a default dict of table name to rows) the rows this event writes."""
-    _PROJECTIONS[type(record.event)](record, record.event, add)
+    project = _PROJECTIONS.get(type(record.event))
+    if project is not None:
+        project(record, record.event, add)

@@ -16,7 +16,7 @@ _ISO = {
 
 def view_sql(text: str, dialect: str) -> str:
     """A view's SELECT for one dialect (``sqlite`` or ``postgresql``)."""
-    return re.sub(r"\{iso:([\w.]+)\}", lambda match: _ISO[dialect].format(match[1]), text)
+    return re.sub(r"\{iso:([^}]+)\}", lambda match: _ISO[dialect].format(f"({match[1]})"), text)
 
 
 VIEWS_1: dict[str, str] = {
@@ -31,8 +31,7 @@ VIEWS_1: dict[str, str] = {
                ) AS detail
         FROM events e
         JOIN rollouts r ON r.number = e.number
-        LEFT JOIN lease_changes l
-               ON l.number = e.number AND l.position = e.position AND e.type <> 'rollout_admitted'
+        LEFT JOIN lease_changes l ON l.number = e.number AND l.position = e.position
         LEFT JOIN attempt_starts st ON st.number = e.number AND st.position = e.position
         LEFT JOIN attempt_ends en ON en.number = e.number AND en.position = e.position
         LEFT JOIN phases p ON p.number = e.number AND p.position = e.position
@@ -40,12 +39,19 @@ VIEWS_1: dict[str, str] = {
         LEFT JOIN cancellations c ON c.number = e.number AND c.position = e.position
         LEFT JOIN outcomes o ON o.number = e.number AND o.position = e.position""",
     "lease_history": """
-        SELECT r.rollout_id, l.position, {iso:l.at} AS at, l.kind, {iso:l.expires_at} AS expires_at, l.reason,
+        SELECT r.rollout_id, e.position, {iso:e.recorded_at} AS at,
+               CASE e.type WHEN 'rollout_admitted' THEN 'granted' WHEN 'lease_renewed' THEN 'renewed' ELSE l.kind END
+                   AS kind,
+               CASE WHEN l.position IS NULL THEN {iso:e.recorded_at + r.lease_timeout_us} ELSE {iso:l.expires_at} END
+                   AS expires_at,
+               l.reason,
                (SELECT st.scheduler FROM attempt_starts st
-                 WHERE st.number = l.number AND st.position < l.position
+                 WHERE st.number = e.number AND st.position < e.position
                  ORDER BY st.position DESC LIMIT 1) AS last_scheduler
-        FROM lease_changes l
-        JOIN rollouts r ON r.number = l.number""",
+        FROM events e
+        JOIN rollouts r ON r.number = e.number
+        LEFT JOIN lease_changes l ON l.number = e.number AND l.position = e.position
+        WHERE e.type IN ('rollout_admitted', 'lease_renewed', 'lease_extended', 'lease_expired')""",
     "attempts": """
         SELECT r.rollout_id, r.queue, st.attempt, st.scheduler, {iso:st.at} AS started_at, {iso:en.at} AS ended_at,
                en.outcome, en.reason, (en.at - st.at) / 1000000.0 AS seconds
