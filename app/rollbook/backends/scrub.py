@@ -1,4 +1,4 @@
-"""Taking a rollout's key and policy URL out of error texts and tracebacks."""
+"""Taking a rollout's key and policy URL out of error texts, tracebacks and logs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,38 @@ from rollbook.sdk.context import RolloutContext
 SECRET_MIN_CHARS = 12
 """Shorter keys are left alone: replacing them would garble ordinary words."""
 
+SecretTexts = tuple[tuple[str, str], ...]
+"""Every form of a secret with what replaces it, the longest first."""
+
+
+def secret_texts(chat_completions_url: str, api_key: str | None) -> SecretTexts:
+    """The key, the URL, and the URL's parts that may be a capability of their own.
+
+    Libraries print URLs in pieces and in other encodings, hence the parts, plain and percent-encoded.
+    """
+    names = dict.fromkeys(_url_secrets(chat_completions_url), "[chat_completions_url]")
+    names[api_key or ""] = "[llm_api_key]"
+    forms = {
+        form: name
+        for secret, name in names.items()
+        for form in (secret, quote(secret, safe="", errors="replace"), unquote(secret))
+        if len(form) >= SECRET_MIN_CHARS
+    }
+    return tuple(sorted(forms.items(), key=lambda item: len(item[0]), reverse=True))
+
+
+def scrub(text: str, secrets: SecretTexts) -> str:
+    """Return `text` with every secret replaced by its name."""
+    for form, name in secrets:
+        if form in text:
+            text = text.replace(form, name)
+    return text
+
 
 def scrubbed(text: str, ctx: RolloutContext) -> str:
-    """Return `text` without the key of `ctx`, its URL, and the URL's parts that may be a capability of their own.
-
-    Libraries print URLs in pieces and in other encodings, hence the parts, plain and percent-encoded. Lone surrogates
-    become question marks: no log file and no answer takes them.
-    """
-    names = dict.fromkeys(_url_secrets(ctx.chat_completions_url), "[chat_completions_url]")
-    names[ctx.api_key or ""] = "[llm_api_key]"
-    for secret in sorted(names, key=len, reverse=True):
-        for form in (secret, quote(secret, safe="", errors="replace"), unquote(secret)):
-            if len(form) >= SECRET_MIN_CHARS:
-                text = text.replace(form, names[secret])
-    return text.encode("utf-8", "replace").decode()
+    """Return `text` without the secrets of `ctx`; lone surrogates, which no log file takes, become question marks."""
+    clean = scrub(text, secret_texts(ctx.chat_completions_url, ctx.api_key))
+    return clean.encode("utf-8", "replace").decode()
 
 
 def _url_secrets(url: str) -> list[str]:

@@ -23,7 +23,7 @@ from rollbook.ledger.refusals import CommandFailed, LedgerUnavailable, Refusal, 
 from rollbook.ledger.secrets import SecretKeyError
 from rollbook.ledger.sqlite import clock_us
 from rollbook.settings import SchedulerSettings
-from rollbook_client.events import Phase
+from rollbook_client.events import Phase, StageSpan
 from rollbook_projections import RolloutState
 
 from .loops import Loop
@@ -45,6 +45,7 @@ class Attempt(msgspec.Struct):
     number: int
     attempt: int
     scheduler: str
+    queued: StageSpan
     cancelled: bool = False
 
 
@@ -146,14 +147,18 @@ class Scheduler:
         for state in claimed:
             self._keys += 1
             key = self._keys
-            self._attempts[key] = Attempt(state.rollout_id, state.number, state.attempt, state.scheduler or "")
-            self._by_number[state.number] = key
-            self._idle.clear()
+            self._own(key, state)
             work = works.get(state.number)
             if work is None:
                 self.lost(Lost(key, "its secrets were gone when the attempt started"))
                 continue
             self._start(key, state, work)
+
+    def _own(self, key: int, state: RolloutState) -> None:
+        queued = StageSpan(stage="queue", started_at=state.queued_at, ended_at=max(clock_us(), state.queued_at))
+        self._attempts[key] = Attempt(state.rollout_id, state.number, state.attempt, state.scheduler or "", queued)
+        self._by_number[state.number] = key
+        self._idle.clear()
 
     def _start(self, key: int, state: RolloutState, work: Work) -> None:
         request = work.request
@@ -162,7 +167,8 @@ class Scheduler:
         except SecretKeyError as error:
             self.finished(Finished(key=key, status="failure", err_message=str(error), err_category="internal_error"))
             return
-        queued_us = max(clock_us() - state.queued_at, 0)
+        queued = self._attempts[key].queued
+        queued_us = queued.ended_at - queued.started_at
         limits = msgspec.json.decode(request.request, type=_Limits, strict=False)
         agent = limits.agent_timeout_sec
         deadline = Deadline(
@@ -247,7 +253,7 @@ class Scheduler:
                 trajectory_saved=report.trajectory_saved,
                 err_message=report.err_message,
                 err_category=report.err_category,
-                spans=report.spans,
+                spans=(attempt.queued, *report.spans),
                 rewards=rewards,
                 metrics=tuple(cmd.Score(name, value) for name, value in report.metrics.items()),
             ),
@@ -283,7 +289,9 @@ class Scheduler:
                 await asyncio.sleep(RETRY_SEC)
                 continue
             except Superseded:
-                log.info("rollout %s: the report of superseded attempt %d is dropped", command.rollout_id, command.attempt)
+                log.info(
+                    "rollout %s: the report of superseded attempt %d is dropped", command.rollout_id, command.attempt
+                )
             except (CommandFailed, CodecError) as error:
                 log.error("rollout %s: its report was refused: %s", command.rollout_id, error)
                 if ends is not None and isinstance(command, cmd.FinishAttempt):
@@ -356,11 +364,7 @@ class Scheduler:
         for state in self._ledger.reader.owned_by(self.member_id):
             if (state.number, state.attempt) not in known:
                 self._keys += 1
-                self._attempts[self._keys] = Attempt(
-                    state.rollout_id, state.number, state.attempt, state.scheduler or ""
-                )
-                self._by_number[state.number] = self._keys
-                self._idle.clear()
+                self._own(self._keys, state)
                 self.lost(Lost(self._keys, "the answer to its claim was lost", released=True))
 
     # Shutdown

@@ -1,8 +1,12 @@
 """Secrets taken out of texts."""
 
-import pytest
+from urllib.parse import quote
 
-from rollbook.backends.scrub import scrubbed
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbook.backends.scrub import SECRET_MIN_CHARS, scrub, scrubbed, secret_texts
 from rollbook.sdk.context import RolloutContext
 
 KEY = "sk-0123456789abcdef"
@@ -42,3 +46,29 @@ def test_what_is_no_url_is_replaced_as_a_whole() -> None:
     assert (
         scrubbed("see http://[broken-address", RolloutContext("http://[broken-address")) == "see [chat_completions_url]"
     )
+
+
+def test_short_secrets_stay_since_replacing_them_would_garble_words() -> None:
+    short = "k" * (SECRET_MIN_CHARS - 1)
+    assert scrub(f"{short} stays", secret_texts("http://h/", short)) == f"{short} stays"
+
+
+def test_longest_secret_goes_first_so_that_no_rest_is_left() -> None:
+    url = CONTEXT.chat_completions_url
+    assert scrub(f"at {url}", secret_texts(url, KEY)) == "at [chat_completions_url]"
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="[]"), min_size=SECRET_MIN_CHARS, max_size=40),
+    st.text(max_size=20),
+    st.text(max_size=20),
+)
+def test_no_key_of_twelve_characters_survives(key: str, before: str, after: str) -> None:
+    secrets = secret_texts("http://h/", key)
+    assert key not in scrub(before + key + after, secrets)
+    assert quote(key, safe="") not in scrub(before + quote(key, safe="") + after, secrets)
+
+
+def test_lone_surrogates_in_secrets_are_no_error() -> None:
+    key = "\ud800" * SECRET_MIN_CHARS
+    assert scrub(f"x{key}", secret_texts("http://h/", key)) == "x[llm_api_key]"

@@ -11,10 +11,11 @@ import msgspec
 
 from rollbook.backends.base import ExecutionBackend, ExecutionRequest
 from rollbook.backends.failures import failure_of
+from rollbook.backends.scrub import scrub, secret_texts
 from rollbook.backends.settle import SettledResult, settle
-from rollbook.scheduler.scrub import scrub, secret_texts
 from rollbook.scheduler.wire import Assignment, Entered, Finished, ToScheduler
 from rollbook.sdk.context import RolloutContext
+from rollbook.sdk.span import StageSpan as TimedStage
 from rollbook_client.events import Phase, StageSpan
 from rollbook_client.jsons import loads
 from rollbook_client.statuses import RolloutStatus
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 PHASE_DELAY_SEC = 0.005
 """A phase is told so much later, or with the end if that comes first: a short rollout then costs one commit."""
+
+
+Spans = tuple[TimedStage, ...]
 
 
 class AdmittedRequest(msgspec.Struct, frozen=True):
@@ -104,7 +108,7 @@ class Executor:
             on_phase=lambda phase: self._entered(key, execution, phase),
         )
         try:
-            settled = await self._execute(assignment, ctx, execution)
+            settled, spans = await self._execute(assignment, ctx)
         finally:
             self._secrets.remove(key)
             del self._executions[key]
@@ -126,11 +130,11 @@ class Executor:
                 trajectory_saved=settled.trajectory_saved,
                 err_message=None if settled.err_message is None else scrub(settled.err_message, parts),
                 err_category=None if settled.err_category is None else settled.err_category.value,
-                spans=tuple(StageSpan(span.stage, span.started_at, span.ended_at) for span in ctx.spans),
+                spans=tuple(StageSpan(span.stage, span.started_at, span.ended_at) for span in spans),
             )
         )
 
-    async def _execute(self, assignment: Assignment, ctx: RolloutContext, execution: _Execution) -> SettledResult:
+    async def _execute(self, assignment: Assignment, ctx: RolloutContext) -> tuple[SettledResult, Spans]:
         try:
             admitted = msgspec.convert(loads(assignment.request), AdmittedRequest)
             request = ExecutionRequest(
@@ -144,16 +148,18 @@ class Executor:
                 queued_sec=assignment.queued_sec,
             )
             with ctx:
-                return settle(await self._backend.execute(request))
+                outcome = await self._backend.execute(request)
+            return settle(outcome), outcome.spans
         except asyncio.CancelledError:
-            return SettledResult(status=RolloutStatus.CANCELLED)
+            return SettledResult(status=RolloutStatus.CANCELLED), tuple(ctx.spans)
         except BaseException as error:
             # The backend itself failed; user code's errors are in the outcome.
             failure = failure_of(error, type(self._backend).__name__)
             log.exception("the backend failed on rollout %s", assignment.rollout_id)
-            return SettledResult(
+            failed = SettledResult(
                 status=RolloutStatus.FAILURE, err_message=failure.message, err_category=failure.category
             )
+            return failed, tuple(ctx.spans)
 
     def _entered(self, key: int, execution: _Execution, phase: RolloutStatus) -> None:
         execution.phases.append("grading" if phase is RolloutStatus.GRADING else "running")

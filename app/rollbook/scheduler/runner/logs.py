@@ -7,17 +7,17 @@ import logging
 import sys
 from typing import TextIO
 
-from rollbook.scheduler.scrub import scrub
+from rollbook.backends.scrub import SecretTexts, scrub
 
 
 class SecretRegistry:
     """The secret texts of all running executions of this process."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, tuple[str, ...]] = {}
-        self.texts: tuple[str, ...] = ()
+        self._parts: dict[int, SecretTexts] = {}
+        self.texts: SecretTexts = ()
 
-    def add(self, key: int, parts: tuple[str, ...]) -> None:
+    def add(self, key: int, parts: SecretTexts) -> None:
         """An execution starts."""
         self._parts[key] = parts
         self._gather()
@@ -28,7 +28,7 @@ class SecretRegistry:
         self._gather()
 
     def _gather(self) -> None:
-        self.texts = tuple({text: None for parts in self._parts.values() for text in parts})
+        self.texts = tuple(text for parts in self._parts.values() for text in parts)
 
 
 class _Scrubbed(io.TextIOBase):
