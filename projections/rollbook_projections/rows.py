@@ -56,7 +56,7 @@ def _phase(record: Recorded, event: ev.PhaseEntered, add: HistoryRows) -> None:
 
 def _timed(record: Recorded, event: ev.StageTimed, add: HistoryRows) -> None:
     add["stage_spans"].extend(
-        (record.number, record.position, index, event.attempt, span.stage, span.started_at, span.ended_at)
+        (record.number, record.position, index, event.attempt, column_text(span.stage), span.started_at, span.ended_at)
         for index, span in enumerate(event.spans)
     )
 

@@ -11,5 +11,11 @@ def column_text(value: str | None) -> str | None:
         return None
     if len(value) * 4 <= MAX_TEXT_BYTES and value.isascii() and "\x00" not in value:
         return value
-    data = value.replace("\x00", "\ufffd").encode("utf-8", "replace")
+    text = value.replace("\x00", "\ufffd")
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        # By way of UTF-16, where two surrogates side by side are one character as they are in JSON: a column written
+        # from the event as it came and one written from its stored payload must be the same.
+        data = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
     return data[:MAX_TEXT_BYTES].decode("utf-8", "ignore")
