@@ -50,6 +50,8 @@ class ThreadPool:
     @property
     def free(self) -> int:
         """Slots that could take an execution now."""
+        if not self._backend.has_capacity():
+            return 0
         return max(self.capacity - len(self._running), 0)
 
     @property
