@@ -1,0 +1,39 @@
+"""`python -m rollbook.server`: one API process, told by its environment what to serve."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+
+import msgspec
+
+from rollbook.settings import ApiSettings
+
+from .process import run_api
+
+SETTINGS_VARIABLE = "ROLLBOOK_API_SETTINGS"
+HINT_FD_VARIABLE = "ROLLBOOK_HINT_FD"
+LIFELINE_FD_VARIABLE = "ROLLBOOK_LIFELINE_FD"
+
+
+def main() -> int:
+    """Serve what the environment says; the exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s api %(levelname)s %(name)s: %(message)s")
+    text = os.environ.pop(SETTINGS_VARIABLE, "")  # it may hold the API's key: no child shall inherit it
+    if not text:
+        sys.stderr.write(f"{SETTINGS_VARIABLE} is not set; start an API with `rollbook serve` instead\n")
+        return 2
+    settings = msgspec.json.decode(text, type=ApiSettings)
+    hint_fd = os.environ.get(HINT_FD_VARIABLE)
+    lifeline_fd = os.environ.get(LIFELINE_FD_VARIABLE)
+    return run_api(
+        settings,
+        hint_socket=None if hint_fd is None else socket.socket(fileno=int(hint_fd)),
+        lifeline_fd=None if lifeline_fd is None else int(lifeline_fd),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The Litestar application: routes, the key's gate, and how errors are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from litestar import Litestar, Request
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.response import Response
+
+from .answers import error_answer
+from .auth import KeyGate
+from .errors import ApiError, FieldError, as_api_error
+from .operator_routes import operator_routes
+from .rollout_routes import rollout_routes
+from .service import ApiService
+
+Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
+
+
+def build_app(service: ApiService, *, lifespan: Lifespan | None = None) -> Litestar:
+    """The application of one service, ready for any ASGI server.
+
+    ``lifespan`` is entered when the server starts and left when it ends; a service made without a ledger gets it there.
+    """
+    app = Litestar(
+        [rollout_routes(service), *operator_routes(service)],
+        lifespan=None if lifespan is None else [lifespan],
+        exception_handlers={Exception: _answer_error},
+        openapi_config=None,
+        logging_config=None,
+        debug=False,
+    )
+    if service.settings.api_key is not None:
+        # Around the whole application and not per route: a path without a route must not tell that it has none.
+        app.asgi_handler = KeyGate(app.asgi_handler, service.settings.api_key)
+    return app
+
+
+def _answer_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    answer = error_answer(_from_litestar(error) if isinstance(error, HTTPException) else as_api_error(error))
+    headers = {name.decode(): value.decode() for name, value in answer.headers}
+    return Response(answer.body, status_code=answer.status, headers=headers, media_type="application/json")
+
+
+def _from_litestar(error: HTTPException) -> ApiError:
+    if isinstance(error, ValidationException):
+        return ApiError(422, tuple(_field_error(item) for item in _items(error.extra)))
+    headers = tuple((name.lower().encode(), str(value).encode()) for name, value in (error.headers or {}).items())
+    return ApiError(error.status_code, error.detail, headers=headers)
+
+
+def _items(extra: Any) -> list[Any]:
+    return extra if isinstance(extra, list) and extra else [{}]
+
+
+def _field_error(item: Any) -> FieldError:
+    """Litestar's way to say what is wrong with a parameter, in ours."""
+    source = item.get("source", "query")
+    place = str(getattr(source, "value", source))
+    key = item.get("key")
+    return FieldError((place, str(key)) if key else (place,), str(item.get("message", "wrong value")), "value_error")

@@ -1,0 +1,88 @@
+"""What goes wrong on the wire: one table from errors to statuses, and the bodies they are answered with."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from rollbook.ledger.refusals import (
+    CommandFailed,
+    LedgerUnavailable,
+    QueueFull,
+    RolloutKnown,
+    UnknownRollout,
+    WrongLease,
+)
+
+log = logging.getLogger(__name__)
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+BODY_IS_NO_JSON = "the body is no JSON"
+UNKNOWN_ROLLOUT = "unknown rollout_id"
+SHUTTING_DOWN = "rollout server is shutting down"
+ONE_SELECTOR = "pass exactly one selector: ids, prefix, or all"
+UNAUTHORIZED = "unauthorized"
+INTERNAL_ERROR = "internal server error; see the server's log"
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a request's shape: where (`["body", "label"]`), what, and which kind of wrong."""
+
+    loc: tuple[str | int, ...]
+    msg: str
+    type: str
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every error: a list for a wrong shape (422), else one sentence."""
+
+    detail: str | tuple[FieldError, ...]
+
+
+class ApiError(Exception):
+    """A request is answered with an error status."""
+
+    def __init__(self, status: int, detail: str | tuple[FieldError, ...], *, headers: Headers = ()) -> None:
+        super().__init__(f"{status}: {detail}")
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+
+
+class ClientGoneError(Exception):
+    """The client went away in the middle of its request; there is nobody to answer."""
+
+
+def wrong_shape(*loc: str | int, msg: str, kind: str = "value_error") -> ApiError:
+    """A 422 about one field."""
+    return ApiError(422, (FieldError(loc, msg, kind),))
+
+
+def _retry_after(seconds: int) -> Headers:
+    return ((b"retry-after", b"%d" % seconds),)
+
+
+_TABLE: dict[type[Exception], tuple[int, str, Headers]] = {
+    UnknownRollout: (404, UNKNOWN_ROLLOUT, ()),
+    WrongLease: (403, "invalid polling lease", ()),
+    RolloutKnown: (409, "rollout_id is already registered", ()),
+    QueueFull: (429, "rollout queue is full; retry later", _retry_after(5)),
+    CommandFailed: (422, "the ledger cannot store this request's data; see the server's log", ()),
+    LedgerUnavailable: (503, "the ledger is not available now; retry later", _retry_after(1)),
+}
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """How an error is answered. One that is in no table is ours: it is logged, and the client learns nothing of it."""
+    if isinstance(error, ApiError):
+        return error
+    row = _TABLE.get(type(error))
+    if row is None:
+        log.error("a request failed in a way nobody foresaw", exc_info=error)
+        return ApiError(500, INTERNAL_ERROR)
+    status, detail, headers = row
+    if isinstance(error, LedgerUnavailable | CommandFailed):
+        log.warning("answered %d: %s", status, error)
+    return ApiError(status, detail, headers=headers)

@@ -1,0 +1,172 @@
+"""One API process: it opens the ledger, serves until a signal, and ends in order.
+
+On SIGTERM admissions are answered 503, parked polls and streams end, idle connections are closed, requests in
+progress are finished, and the process leaves the ledger's members. It ends at once when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import uvicorn
+import uvloop
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from rollbook.ledger.engines import DatabaseUrlError
+from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.refusals import LedgerError
+from rollbook.ledger.schema import SchemaError
+from rollbook.ledger.secrets import SecretKeyError
+from rollbook.settings import ApiSettings
+
+from .answers import error_answer
+from .app import build_app
+from .errors import ApiError
+from .member import ApiMember
+from .service import ApiService
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_SEC = 2160
+"""Longer than load balancers keep an idle connection, so that it is never our end that closes under a request."""
+
+LAST_REQUESTS_SEC = 10
+"""How long requests in progress may take once polls and streams have ended, slow uploads above all."""
+
+EXIT_FAILED = 1
+EXIT_PARENT_GONE = 3
+START_ERRORS = (DatabaseUrlError, SchemaError, SecretKeyError, LedgerError, OSError, ValueError)
+
+
+class ApiProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, but bytes that are no HTTP are answered like every other error: with a JSON object."""
+
+    def send_400_response(self, msg: str) -> None:
+        body = error_answer(ApiError(400, "these bytes are no valid HTTP request")).body
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[400] + head + body)
+        self.transport.close()
+
+
+class ApiServer(uvicorn.Server):
+    """uvicorn's server with our order of ending."""
+
+    def __init__(self, config: uvicorn.Config, service: ApiService) -> None:
+        super().__init__(config)
+        self._service = service
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End in order at the first signal, at once at the second; the process then exits 0, not by the signal."""
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, self._end)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    def _end(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        # Here and not only once the server's loop has noticed: a poll that is answered now ends its connection.
+        self._service.stop_admissions()
+        self._service.end_waits()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.stop_admissions()
+        self._service.end_waits()
+        await super().shutdown(sockets)
+
+
+def run_api(settings: ApiSettings, *, hint_socket: socket.socket | None = None, lifeline_fd: int | None = None) -> int:
+    """Serve until a signal; the exit code.
+
+    ``hint_socket`` is a datagram socket to the other processes of the ledger, ``lifeline_fd`` the read end of a pipe
+    that the parent holds open: when it closes, this process ends at once, whatever it is doing.
+    """
+    if lifeline_fd is not None:
+        threading.Thread(target=_end_with_parent, args=(lifeline_fd,), name="lifeline", daemon=True).start()
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    try:
+        with listen(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as r:
+            r.run(serve(settings, listener, hint_socket=hint_socket))
+    except START_ERRORS as error:
+        log.error("the API cannot serve: %s", error)
+        return EXIT_FAILED
+    return 0
+
+
+async def serve(settings: ApiSettings, listener: socket.socket, *, hint_socket: socket.socket | None = None) -> None:
+    """Serve on a bound socket until a signal.
+
+    Raises:
+        ValueError: a setting is out of range, or the database URL cannot be used.
+        SchemaError, SecretKeyError, LedgerError: the ledger cannot be opened.
+    """
+    service = ApiService(None, settings)
+    ledger = await Ledger.open(settings.database_url, hint_socket=hint_socket)
+    try:
+        member = ApiMember(
+            ledger,
+            lease_timeout_sec=settings.polling_lease_timeout_sec,
+            accepting=lambda: service.accepting,
+        )
+        service.attach(ledger)
+        service.loops["beat"] = lambda: member.trouble
+        await member.start()
+        try:
+            config = uvicorn.Config(
+                build_app(service),
+                http=ApiProtocol,
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_SEC,
+                timeout_graceful_shutdown=LAST_REQUESTS_SEC,
+            )
+            log.info("serving on http://%s:%d", *listener.getsockname()[:2])
+            await ApiServer(config, service).serve(sockets=[listener])
+        finally:
+            await member.stop()
+    finally:
+        await ledger.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to the address, not yet listening.
+
+    Raises:
+        OSError: the address cannot be used; the message says what to do.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise OSError(
+            f"cannot listen on {host} port {port} ({error.strerror}); choose another --host or --port"
+        ) from error
+    return listener
+
+
+def _end_with_parent(lifeline_fd: int) -> None:
+    while os.read(lifeline_fd, 1):
+        pass
+    os._exit(EXIT_PARENT_GONE)
