@@ -112,7 +112,8 @@ def _poll(state: RolloutState | None, facts: Facts, command: cmd.Poll, now: int)
         return ()
     if lease_is_over(state, facts, now):
         return _lease_failure(state)
-    return (ev.LeaseRenewed(expires_at=now + state.lease_timeout_us),)
+    # No scheduler need be alive for a deadline to pass in the queue.
+    return _expire_deadline(state, facts, command, now) or (ev.LeaseRenewed(expires_at=now + state.lease_timeout_us),)
 
 
 def selector_name(command: cmd.Cancel) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
 
 import msgspec
 
@@ -50,7 +48,8 @@ class ChildPool:
         self._children: list[Child] = []
         self._condemned: dict[Child, Condemned] = {}
         self._reports: Reports | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: dict[Child, asyncio.Task[None]] = {}
+        self._spawn_after = 0.0
         self._watch = Loop("runner-watch", self._watch_once, interval_sec=WATCH_INTERVAL_SEC)
         self._backoff = FIRST_BACKOFF_SEC
         self._ever_ready = False
@@ -80,16 +79,27 @@ class ChildPool:
     async def start(self, reports: Reports) -> None:
         """Start the runners."""
         self._reports = reports
-        for _ in range(self._settings.runners):
-            await self._spawn()
+        await self._keep_up()
         self._watch.start()
+
+    async def _keep_up(self) -> None:
+        """Have as many runners that take work as there should be, unless they just died before they were ready."""
+        now = asyncio.get_running_loop().time()
+        while sum(not child.retired for child in self._children) < self._settings.runners:
+            if self._stopping or now < self._spawn_after:
+                return
+            await self._spawn()
 
     async def _spawn(self) -> None:
         events = ChildEvents(self._ready, self._broken, self._entered, self._finished, self._died)
         settings = self._settings
         child = Child(settings.entrypoint, events, max_concurrent=settings.max_concurrent, memory=settings.memory_bytes)
+        try:
+            await child.start()
+        except OSError:
+            child.close()
+            raise
         self._children.append(child)
-        await child.start()
 
     def run(self, assignment: Assignment, deadline: Deadline) -> None:
         """Hand an execution to the runner with the most free slots."""
@@ -102,7 +112,8 @@ class ChildPool:
                 child.cancel(key)
 
     async def kill(self) -> None:
-        """End all executions at once; nothing more is reported of them."""
+        """End all executions at once; nothing more is reported of them, and no runner is started again."""
+        self._stopping = True
         for child in self._children:
             child.running.clear()
         await asyncio.gather(*(child.kill() for child in self._children))
@@ -111,15 +122,7 @@ class ChildPool:
         """Let the backends shut down, then end the runners."""
         self._stopping = True
         await self._watch.stop()
-        await asyncio.gather(*(child.shut_down(timeout_sec) for child in self._children))
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await asyncio.gather(*(child.shut_down(timeout_sec) for child in self._children), *self._closing.values())
 
     # What children report
 
@@ -147,6 +150,7 @@ class ChildPool:
 
     def _died(self, child: Child) -> None:
         self._children.remove(child)
+        self._closing.pop(child, None)
         condemned = self._condemned.pop(child, None)
         if not self._stopping and condemned is None and not child.broken and child.running:
             log.error("runner %s: %s", child.pid, child.death())
@@ -157,22 +161,14 @@ class ChildPool:
                 self._tell().finished(ended)
         child.running.clear()
         child.close()
-        if not self._stopping:
-            self._tell().slots_changed()
-            self._background(self._replace(child))
-
-    async def _replace(self, child: Child) -> None:
-        """Keep the number of runners that take work; wait first where they die before they are ready."""
         if child.slots == 0:
+            # It never became ready: the next one is likely to end the same way.
             if not child.broken:
                 self._trouble = f"a runner ended before it was ready: {child.death()}"
-            if not self._ever_ready and child.broken:
-                return
-            await asyncio.sleep(self._backoff)
+            self._spawn_after = asyncio.get_running_loop().time() + self._backoff
             self._backoff = min(self._backoff * 2, LONGEST_BACKOFF_SEC)
-        healthy = sum(not other.retired for other in self._children)
-        if healthy < self._settings.runners and not self._stopping:
-            await self._spawn()
+        self._tell().slots_changed()
+        self._watch.wake()
 
     # Watching
 
@@ -189,11 +185,13 @@ class ChildPool:
                 self._condemned[child] = condemned
                 await child.kill()
             elif stalled_sec >= self._settings.stall_after_sec and not child.retired:
-                await self._retire(child)
-            elif child.retired and not child.running:
-                self._background(child.shut_down(KILL_SHUTDOWN_SEC))
+                self._retire(child)
+            elif child.retired and not child.running and child not in self._closing:
+                shut_down = child.shut_down(KILL_SHUTDOWN_SEC)
+                self._closing[child] = asyncio.get_running_loop().create_task(shut_down)
+        await self._keep_up()
 
-    async def _retire(self, child: Child) -> None:
+    def _retire(self, child: Child) -> None:
         """A blocked runner keeps the execution that blocks it; the others go on elsewhere."""
         log.warning("runner %s is blocked in %s; another one takes over", child.pid, child.blocked_in() or "its code")
         child.retired = True
@@ -203,8 +201,6 @@ class ChildPool:
             child.cancel(key)
             del child.running[key]
             self._tell().lost(Lost(key, reason, released=True))
-        if sum(not other.retired for other in self._children) < self._settings.runners:
-            await self._spawn()
 
 
 def condemn(child: Child, stalled_sec: float, now: float, *, clean_up_sec: float) -> Condemned | None:

@@ -14,6 +14,7 @@ import msgspec
 import uvloop
 
 from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.refusals import QueueTaken
 from rollbook.settings import SchedulerSettings
 
 from .pool import ChildPool, PoolSettings
@@ -64,9 +65,13 @@ async def _serve(settings: SchedulerSettings, hint_socket: socket.socket | None,
             )
         )
         scheduler = Scheduler(ledger, settings, pool, on_broken=end)
-        await scheduler.start()
-        reason = await ended
-        await scheduler.stop()
+        try:
+            await scheduler.start()
+            reason = await ended
+        finally:
+            await scheduler.stop()
+    except QueueTaken as error:
+        reason = str(error)
     finally:
         await ledger.close()
     if reason is not None:

@@ -381,9 +381,13 @@ class Scheduler:
                 await self._cancel_all()
         await self._sweeps.stop()
         await self._pool.stop(settings.clean_up_sec)
-        await asyncio.gather(*self._recording, return_exceptions=True)
+        if self._recording:
+            await asyncio.wait(self._recording, timeout=settings.force_sec)
         await self._beats.stop()
-        await self._ledger.submit(cmd.Leave(self.member_id))
+        try:
+            await self._ledger.submit(cmd.Leave(self.member_id))
+        except LedgerUnavailable as error:
+            log.warning("this scheduler could not say that it leaves; its attempts are taken over later: %s", error)
 
     async def _drained(self, seconds: float) -> bool:
         try:

@@ -100,7 +100,7 @@ class FramePipe[Incoming](asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._filled == len(self._buffer):
-            self._buffer.extend(bytes(len(self._buffer)))
+            self._buffer = self._buffer + bytes(len(self._buffer))  # a view of the old one may be held still
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:

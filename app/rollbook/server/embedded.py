@@ -109,8 +109,8 @@ class _Embedding:
             scheduler = self._scheduler(app, ledger)
             for loop in scheduler.loops:
                 service.loops[loop.name] = partial(getattr, loop, "trouble")
+            stack.push_async_callback(scheduler.stop)  # also what a start that fails has begun
             await scheduler.start()
-            stack.push_async_callback(scheduler.stop)
             stack.callback(service.end_waits)
             stack.callback(service.stop_admissions)
             yield

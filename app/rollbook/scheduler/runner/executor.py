@@ -81,6 +81,9 @@ class Executor:
             return
         execution.cancelled = True
         rollout_id = self._ids[key]
+        if sum(other == rollout_id for other in self._ids.values()) > 1:
+            execution.task.cancel()  # by its id, a later attempt of the same rollout would be cancelled too
+            return
         try:
             found = self._backend.cancel_rollouts(ids=[rollout_id]).get(rollout_id)
         except Exception:
