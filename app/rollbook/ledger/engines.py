@@ -62,12 +62,21 @@ def host_name() -> str:
     return socket.gethostname()
 
 
-def writer_engine(url: sa.URL) -> sa.Engine:
-    """One connection that commits durably; transactions are begun and ended by hand (`BEGIN IMMEDIATE`)."""
+def writer_engine(url: sa.URL, *, busy_timeout_sec: float) -> sa.Engine:
+    """One connection that commits durably; transactions are begun and ended by hand (`BEGIN IMMEDIATE`).
+
+    The file lock orders Rollbook's own writers. SQLite's busy timeout is for what does not know of that lock: a shell,
+    a backup, a connection that recovers the log after a crash.
+    """
     engine = sa.create_engine(
         url,
         poolclass=sa.pool.NullPool,
-        connect_args={"check_same_thread": False, "isolation_level": None, "cached_statements": 256, "timeout": 0},
+        connect_args={
+            "check_same_thread": False,
+            "isolation_level": None,
+            "cached_statements": 256,
+            "timeout": busy_timeout_sec,
+        },
     )
 
     def configure(connection: sqlite3.Connection, _record: object) -> None:

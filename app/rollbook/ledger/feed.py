@@ -189,9 +189,10 @@ class Feed:
             if not rows:
                 return
             numbers = list(dict.fromkeys(number for _, number, kind in rows if kind not in _QUIET))
-            self._position = rows[-1][0]
-            if numbers:
-                self._tell({state.number: state for state in self._reader.states(numbers)})
+            changed = {state.number: state for state in self._reader.states(numbers)} if numbers else {}
+            self._position = rows[-1][0]  # only now: a read that fails must be repeated
+            if changed:
+                self._tell(changed)
 
     def _tell(self, changed: dict[int, RolloutState]) -> None:
         for state in changed.values():

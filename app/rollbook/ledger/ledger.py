@@ -28,9 +28,7 @@ class Ledger:
         self._writer = GroupCommitWriter(self._store, self.feed.committed)
 
     @classmethod
-    async def open(
-        cls, database_url: str, *, migrate: bool = True, hint_socket: socket.socket | None = None
-    ) -> Ledger:
+    async def open(cls, database_url: str, *, migrate: bool = True, hint_socket: socket.socket | None = None) -> Ledger:
         """A ledger ready for use. ``hint_socket`` is a datagram socket to the processes that share the ledger.
 
         Raises:

@@ -200,7 +200,9 @@ class Reader:
             bool(self.query(sql.SELECT_ORPHANED, (1,))),
         )
 
-    async def events_page(self, *, after: int = 0, rollout_id: str | None = None, limit: int = 1000) -> list[StoredEvent]:
+    async def events_page(
+        self, *, after: int = 0, rollout_id: str | None = None, limit: int = 1000
+    ) -> list[StoredEvent]:
         """Events after a position (of one rollout: after a seq), at most ``limit`` and about 4 MiB of payload.
 
         Long histories are read in portions so that a page of huge payloads never lies in memory as a whole.
@@ -210,10 +212,13 @@ class Reader:
         while len(events) < limit:
             portion = min(64, limit - len(events))
             if rollout_id is None:
-                rows = await self.long_query(f"{_EVENTS} WHERE e.position > ? ORDER BY e.position LIMIT ?", (after, portion))
+                rows = await self.long_query(
+                    f"{_EVENTS} WHERE e.position > ? ORDER BY e.position LIMIT ?", (after, portion)
+                )
             else:
                 rows = await self.long_query(
-                    f"{_EVENTS} WHERE r.rollout_id = ? AND e.seq > ? ORDER BY e.seq LIMIT ?", (rollout_id, after, portion)
+                    f"{_EVENTS} WHERE r.rollout_id = ? AND e.seq > ? ORDER BY e.seq LIMIT ?",
+                    (rollout_id, after, portion),
                 )
             for row in rows:
                 event = StoredEvent(*row)

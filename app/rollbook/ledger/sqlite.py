@@ -30,6 +30,8 @@ from .transaction import Head, QueueCount, Transaction
 log = logging.getLogger(__name__)
 
 LOCK_LIMIT_SEC = 5.0
+MAX_CLAIM_LOOKS = 1_000
+"""A claim ends overdue rollouts that it meets; more of them than this are left to the sweeps."""
 
 
 def clock_us() -> int:
@@ -52,7 +54,7 @@ class SqliteStore:
     def __init__(
         self, url: sa.URL, *, clock: Callable[[], int] = clock_us, lock_limit_sec: float = LOCK_LIMIT_SEC
     ) -> None:
-        self._engine = writer_engine(url)
+        self._engine = writer_engine(url, busy_timeout_sec=lock_limit_sec)
         self._lock = FileLock(lock_path(url))
         self._lock_limit_sec = lock_limit_sec
         self._clock = clock
@@ -96,9 +98,10 @@ class SqliteStore:
         changed: dict[int, RolloutState] = {}
         for part in written:
             changed.update(part.changed)
+        # Others may have written between the parts: only the last one is known to follow what a reader saw before it.
         return Committed(
             [part.answers[0] for part in parts],
-            written[0].first_position if written else 0,
+            written[-1].first_position if written else 0,
             written[-1].last_position if written else 0,
             changed,
         )
@@ -221,7 +224,7 @@ class _Batch:
     def cancel(self, command: cmd.Cancel) -> dict[str, CancelDisposition]:
         ids: Iterable[str] = command.ids if command.ids is not None else self._cancellable(command)
         dispositions = {}
-        for rollout_id in ids:
+        for rollout_id in dict.fromkeys(ids):
             before = self.transaction.states.get(rollout_id)
             self.transaction.decide(rollout_id, command)
             after = self.transaction.states.get(rollout_id)
@@ -244,12 +247,20 @@ class _Batch:
         members.check_alive(self._db, command.scheduler)
         claimed: list[RolloutState] = []
         text = sql.select_claimable(len(command.queues))
-        after = self.transaction.know(_states(self._db.execute(text, (*command.queues, command.limit))))
-        for state in after:
-            self.transaction.decide(state.rollout_id, command)
-            now = self.transaction.states[state.rollout_id]
-            if now.scheduler == command.scheduler and now.attempt != state.attempt:
-                claimed.append(now)
+        last, size, left = 0, command.limit, MAX_CLAIM_LOOKS
+        # What this transaction has claimed or ended already still waits in the database: look further then.
+        while len(claimed) < command.limit and left > 0:
+            found = self.transaction.know(_states(self._db.execute(text, (*command.queues, last, size))))
+            for state in found:
+                if len(claimed) == command.limit:
+                    break
+                self.transaction.decide(state.rollout_id, command)
+                now = self.transaction.states[state.rollout_id]
+                if now.scheduler == command.scheduler and now.attempt != state.attempt:
+                    claimed.append(now)
+            if len(found) < size:
+                break
+            last, left, size = found[-1].number, left - size, sql.SIZES[0]
         return tuple(claimed)
 
     def sweep(self, command: cmd.Command[int], text: str, parameters: tuple[int, ...]) -> int:

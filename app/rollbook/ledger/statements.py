@@ -106,9 +106,9 @@ _SELECT_BY_IDS = {size: f"{SELECT_STATE} WHERE rollout_id IN ({', '.join('?' * s
 
 
 def select_claimable(queues: int) -> str:
-    """The oldest waiting rollouts of so many queues; the last parameter is the limit."""
+    """The oldest waiting rollouts of so many queues after a number; the last parameter is the limit."""
     marks = ", ".join("?" * queues)
-    return f"{SELECT_STATE} WHERE {tables.CLAIMABLE} AND queue IN ({marks}) ORDER BY number LIMIT ?"
+    return f"{SELECT_STATE} WHERE {tables.CLAIMABLE} AND queue IN ({marks}) AND number > ? ORDER BY number LIMIT ?"
 
 
 def select_cancellable(prefix: str | None) -> tuple[str, tuple[str, ...]]:
