@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -55,11 +54,6 @@ def lock_path(url: sa.URL) -> Path:
 def key_path(url: sa.URL) -> Path:
     """Where an SQLite ledger's secret key lies."""
     return database_path(url).with_name("secret.key")
-
-
-def host_name() -> str:
-    """This machine's name, as members are registered with it."""
-    return socket.gethostname()
 
 
 def writer_engine(url: sa.URL, *, busy_timeout_sec: float) -> sa.Engine:

@@ -55,9 +55,9 @@ class Ledger:
         """
         return await self._writer.submit(command)
 
-    def guard_leases(self, lease_timeout_us: int) -> None:
+    def guard_leases(self, silence_us: int) -> None:
         """Make this an API's ledger: see `SqliteStore.guard_leases`. Call it before the first command."""
-        self._store.guard_leases(lease_timeout_us)
+        self._store.guard_leases(silence_us)
 
     async def close(self) -> None:
         """Write what waits, wake what waits for changes, and close every connection."""

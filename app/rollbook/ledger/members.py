@@ -35,15 +35,15 @@ def register(db: sqlite3.Connection, command: Register, now: int) -> None:
     Raises:
         QueueTaken: a live scheduler serves one of the queues with another entrypoint.
     """
+    db.executemany(
+        "UPDATE members SET stopped_at = ?, trouble = 'its process is gone' WHERE member_id = ? AND stopped_at IS NULL",
+        [(now, member_id) for member_id in command.known_dead],
+    )
     for queue in command.queues:
         stale = now - command.dead_after_us
         rows = db.execute(_QUEUE_HOLDER, (queue, stale, command.entrypoint or "", command.member_id)).fetchall()
         if rows:
             raise QueueTaken(queue, rows[0][0])
-    db.executemany(
-        "UPDATE members SET stopped_at = ? WHERE member_id = ? AND stopped_at IS NULL",
-        [(now, member_id) for member_id in command.known_dead],
-    )
     old = now - FORGOTTEN_AFTER_US
     db.execute(
         "DELETE FROM member_queues WHERE member_id IN (SELECT member_id FROM members WHERE stopped_at < ?)", (old,)

@@ -63,14 +63,14 @@ class SqliteStore:
         self._guard_us: int | None = None
         self._written_at = 0
 
-    def guard_leases(self, lease_timeout_us: int) -> None:
+    def guard_leases(self, silence_us: int) -> None:
         """From now on this is an API's writer: its commands prove that an API is alive.
 
-        When it could not write for half a lease timeout (a full disk, a stalled process), its next batch first
-        extends all live leases: they could not be renewed meanwhile.
+        When it wrote nothing for ``silence_us`` (a full disk, a stalled process), its next batch first extends all
+        live leases: they could not be renewed meanwhile. The API's beats must come more often than that.
         """
         self._speaks_for_api = True
-        self._guard_us = lease_timeout_us // 2
+        self._guard_us = silence_us
         self._written_at = self._clock()
 
     def run(self, commands: list[cmd.Command[Any]]) -> Committed:

@@ -16,8 +16,8 @@ import msgspec
 
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.codec import CodecError
-from rollbook.ledger.engines import host_name
 from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.liveness import host_name, joined, known_dead, left
 from rollbook.ledger.reader import Work
 from rollbook.ledger.refusals import CommandFailed, LedgerUnavailable, Refusal, SchedulerGone, Superseded
 from rollbook.ledger.secrets import SecretKeyError
@@ -105,6 +105,7 @@ class Scheduler:
 
     async def _register(self) -> None:
         settings = self._settings
+        joined(self.member_id)
         await self._ledger.submit(
             cmd.Register(
                 member_id=self.member_id,
@@ -115,6 +116,7 @@ class Scheduler:
                 entrypoint=settings.entrypoint,
                 queues=settings.queues,
                 capacity=self._pool.capacity,
+                known_dead=known_dead(self._ledger.reader, "scheduler"),
             )
         )
         self._beaten_at = asyncio.get_running_loop().time()
@@ -345,6 +347,7 @@ class Scheduler:
 
     async def _start_anew(self) -> None:
         await self._stop_attempts()
+        left(self.member_id)
         self.member_id = uuid4().hex
         await self._register()
         self._claims.wake()
@@ -384,6 +387,7 @@ class Scheduler:
         if self._recording:
             await asyncio.wait(self._recording, timeout=settings.force_sec)
         await self._beats.stop()
+        left(self.member_id)
         try:
             await self._ledger.submit(cmd.Leave(self.member_id))
         except LedgerUnavailable as error:

@@ -1,4 +1,4 @@
-"""An API process among the members: it registers, beats once a second, and leaves.
+"""An API process among the members: it registers, beats about once a second, and leaves.
 
 API beats are the evidence that leases could be renewed: while no API is alive, no lease runs out.
 """
@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from rollbook.ledger.commands import Beat, Leave, Register
 from rollbook.ledger.decide import MICROSECONDS
-from rollbook.ledger.engines import host_name
 from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.liveness import host_name, joined, known_dead, left
 from rollbook.ledger.refusals import LedgerError, SchedulerGone
 
 from .health import DEAD_AFTER_US
@@ -23,9 +23,7 @@ from .health import DEAD_AFTER_US
 log = logging.getLogger(__name__)
 
 BEAT_SEC = 1.0
-
-_alive_here: set[str] = set()
-"""Members of this very process: one process can embed several servers."""
+SHORTEST_BEAT_SEC = 0.05
 
 
 class ApiMember:
@@ -36,7 +34,9 @@ class ApiMember:
         self.trouble: str | None = None
         """What the last beat failed with; None while beats are accepted."""
         self._ledger = ledger
-        self._lease_timeout_us = int(lease_timeout_sec * MICROSECONDS)
+        self._beat_sec = max(min(BEAT_SEC, lease_timeout_sec / 4), SHORTEST_BEAT_SEC)
+        # Half a lease timeout without a word is too long for leases; less than two beats is nothing unusual.
+        self._silence_us = int(max(lease_timeout_sec / 2, 2 * self._beat_sec) * MICROSECONDS)
         self._accepting = accepting
         self._task: asyncio.Task[None] | None = None
 
@@ -46,7 +46,7 @@ class ApiMember:
         Raises:
             LedgerUnavailable: the ledger cannot be written.
         """
-        self._ledger.guard_leases(self._lease_timeout_us)
+        self._ledger.guard_leases(self._silence_us)
         await self._register()
         self._task = asyncio.get_running_loop().create_task(self._beat_for_ever(), name="api-beat")
 
@@ -56,70 +56,42 @@ class ApiMember:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        _alive_here.discard(self.member_id)
+        left(self.member_id)
         try:
             await self._ledger.submit(Leave(self.member_id))
         except LedgerError as error:
             log.warning("this API could not say that it leaves; it counts as alive for a while: %s", error)
 
-    async def beat_once(self) -> None:
-        """Say that this API is alive.
-
-        Raises:
-            LedgerUnavailable: the ledger cannot be written.
-        """
+    async def run_once(self) -> bool:
+        """Say that this API is alive; whether the ledger took note of it. ``trouble`` tells why not."""
         try:
-            await self._ledger.submit(Beat(self.member_id, accepting=self._accepting()))
-        except SchedulerGone:
-            # Another API took this one for dead, or the clock jumped a day.
-            await self._register()
+            try:
+                await self._ledger.submit(Beat(self.member_id, accepting=self._accepting()))
+            except SchedulerGone:
+                # Another API took this one for dead, or the clock jumped a day.
+                await self._register()
+        except Exception as error:
+            if self.trouble is None:
+                log.warning("a beat of this API failed and is tried again: %s", error)
+            self.trouble = str(error)
+            return False
+        self.trouble = None
+        return True
 
     async def _register(self) -> None:
-        _alive_here.add(self.member_id)
+        joined(self.member_id)
         command = Register(
             member_id=self.member_id,
             kind="api",
             host=host_name(),
             pid=os.getpid(),
             dead_after_us=DEAD_AFTER_US,
-            known_dead=known_dead(self._ledger),
+            known_dead=known_dead(self._ledger.reader, "api"),
         )
         if await self._ledger.submit(command):
             log.info("no other API was alive; live leases were extended")
 
     async def _beat_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(BEAT_SEC)
-            try:
-                await self.beat_once()
-                self.trouble = None
-            except Exception as error:
-                if self.trouble is None:
-                    log.warning("a beat of this API failed and is tried again: %s", error)
-                self.trouble = str(error)
-
-
-def known_dead(ledger: Ledger) -> tuple[str, ...]:
-    """API members of this host whose process is gone.
-
-    Processes of containers often get the same number again, so a member with our own number is one of the past,
-    unless this very process made it.
-    """
-    here = host_name()
-    return tuple(
-        member.member_id
-        for member in ledger.reader.members("api", 0)
-        if member.host == here and member.member_id not in _alive_here and not _runs(member.pid)
-    )
-
-
-def _runs(pid: int) -> bool:
-    if pid == os.getpid():
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+            await asyncio.sleep(self._beat_sec)
+            await self.run_once()

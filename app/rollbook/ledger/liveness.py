@@ -1,0 +1,64 @@
+"""Which members of this host are certainly dead: their process is gone, however fresh their last beat is.
+
+A crash and an immediate restart then need no waiting for beats to become stale.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from .commands import MemberKind
+from .reader import Reader
+
+_alive_here: set[str] = set()
+"""Members of this very process: one process can embed several servers."""
+
+
+def host_name() -> str:
+    """This machine as members are registered with it, with its process namespace: process ids hold in one only."""
+    try:
+        namespace = Path("/proc/self/ns/pid").readlink().name
+    except OSError:
+        namespace = ""
+    return f"{socket.gethostname()} {namespace}".rstrip()
+
+
+def joined(member_id: str) -> None:
+    """This process has the member."""
+    _alive_here.add(member_id)
+
+
+def left(member_id: str) -> None:
+    """This process has it no more."""
+    _alive_here.discard(member_id)
+
+
+def known_dead(reader: Reader, kind: MemberKind) -> tuple[str, ...]:
+    """Members of a kind on this host whose process is gone.
+
+    Processes of containers often get the same number again, so a member with our own number is one of the past,
+    unless this very process made it.
+
+    Raises:
+        LedgerUnavailable: the ledger cannot be read.
+    """
+    here = host_name()
+    return tuple(
+        member.member_id
+        for member in reader.members(kind, 0)
+        if member.host == here and member.member_id not in _alive_here and not _runs(member.pid)
+    )
+
+
+def _runs(pid: int) -> bool:
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
