@@ -1,0 +1,66 @@
+"""`rollbook cancel`: the one command that writes into rollouts' histories."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import time
+from typing import Annotated
+
+import typer
+
+from rollbook.ledger.commands import Cancel
+from rollbook.ledger.engines import DEFAULT_DATABASE_URL
+from rollbook.ledger.ledger import Ledger
+from rollbook_client.statuses import CancelDisposition
+
+from . import options, output
+
+LISTED_SEC = 15 * 60
+"""``--prefix`` and ``--all`` also list rollouts that ended so recently."""
+
+
+def cancel(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)] = None,
+    *,
+    prefix: Annotated[str | None, typer.Option(help="Every rollout whose id starts so.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every rollout of the ledger.")] = False,
+    database_url: options.DatabaseUrl = DEFAULT_DATABASE_URL,
+    json: options.Json = False,
+) -> None:
+    """Ask to end rollouts: name ids, or --prefix, or --all.
+
+    Queued ones end at once, running ones after their clean-up.
+    """
+    if (bool(ids), prefix is not None, everything).count(True) != 1:
+        raise typer.BadParameter("name exactly one: ids, --prefix or --all", param_hint="[ID]...")
+    command = Cancel(
+        requested_by=f"cli:{_user()}",
+        ids=tuple(dict.fromkeys(ids)) if ids else None,
+        prefix=prefix,
+        everything=everything,
+        listed_since=(time.time_ns() // 1_000) - LISTED_SEC * 1_000_000,
+    )
+    dispositions = asyncio.run(_submit(database_url, command))
+    if json:
+        output.put_json({"dispositions": dispositions})
+    elif dispositions:
+        output.put_table(("rollout", "found"), list(dispositions.items()))
+    else:
+        output.put("no rollouts to cancel\n")
+
+
+async def _submit(database_url: str, command: Cancel) -> dict[str, CancelDisposition]:
+    ledger = await Ledger.open(database_url, migrate=False)
+    try:
+        return await ledger.submit(command)
+    finally:
+        await ledger.close()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return f"uid {os.getuid()}"

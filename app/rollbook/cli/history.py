@@ -1,0 +1,166 @@
+"""Everything the ledger knows of one rollout, read in one transaction: what `rollbook show` shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rollbook.ledger import codec
+from rollbook.ledger.reader import Reader
+from rollbook.ledger.refusals import UnknownRollout
+from rollbook_client.events import RolloutAdmitted, RolloutFinished
+from rollbook_projections import RolloutState
+
+
+class RolloutSummary(msgspec.Struct, frozen=True):
+    """A rollout as lists show it. Times are microseconds since the epoch, UTC."""
+
+    number: int
+    rollout_id: str
+    queue: str
+    status: str
+    attempt: int
+    attempts_counted: int
+    max_attempts: int
+    active: bool
+    scheduler: str | None
+    admitted_at: int
+    queued_at: int
+    changed_at: int
+    finished_at: int | None
+    lease_expires_at: int
+    cancel_requested_at: int | None
+    err_category: str | None
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One attempt; ``ended_at`` and ``outcome`` are null while it is open."""
+
+    attempt: int
+    scheduler: str
+    started_at: int
+    ended_at: int | None
+    outcome: str | None
+    reason: str | None
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """When an attempt's workflow or grader started."""
+
+    attempt: int
+    phase: str
+    at: int
+
+
+class Span(msgspec.Struct, frozen=True):
+    """How long a stage of an attempt took."""
+
+    attempt: int
+    stage: str
+    started_at: int
+    ended_at: int
+
+
+class Score(msgspec.Struct, frozen=True):
+    """A reward or metric of an attempt; a null value never came back."""
+
+    attempt: int
+    kind: str
+    name: str
+    value: float | None
+    weight: float | None
+
+
+class Cancellation(msgspec.Struct, frozen=True):
+    """Who asked to end the rollout, and how they named it."""
+
+    at: int
+    requested_by: str
+    selector: str
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The terminal event. ``sample`` and ``trajectory`` are the JSON that the ledger holds."""
+
+    status: str
+    sample: msgspec.Raw | None
+    err_message: str | None
+    err_category: str | None
+    reduced: bool
+    trajectory: msgspec.Raw | None
+    trajectory_saved: str
+
+
+class History(msgspec.Struct, frozen=True):
+    """One rollout from admission to result; ``result`` is null before that."""
+
+    state: RolloutSummary
+    label: str | None
+    endpoint_origin: str
+    request: msgspec.Raw
+    attempts: list[Attempt]
+    phases: list[Phase]
+    spans: list[Span]
+    scores: list[Score]
+    cancellations: list[Cancellation]
+    result: Result | None
+
+
+_ATTEMPTS = (
+    "SELECT s.attempt, s.scheduler, s.at, e.at, e.outcome, e.reason FROM attempt_starts s"
+    " LEFT JOIN attempt_ends e ON e.number = s.number AND e.attempt = s.attempt"
+    " WHERE s.number = ? ORDER BY s.position"
+)
+_PHASES = "SELECT attempt, phase, at FROM phases WHERE number = ? ORDER BY position"
+_SPANS = "SELECT attempt, stage, started_at, ended_at FROM stage_spans WHERE number = ? ORDER BY position, idx"
+_SCORES = "SELECT attempt, kind, name, value, weight FROM scores WHERE number = ? ORDER BY position"
+_CANCELLATIONS = "SELECT at, requested_by, selector FROM cancellations WHERE number = ? ORDER BY position"
+_EVENT = "SELECT type, version, payload FROM events WHERE position = ?"
+
+
+def summary(state: RolloutState) -> RolloutSummary:
+    """The part of a rollout's state that people and scripts ask for."""
+    return RolloutSummary(**{name: getattr(state, name) for name in RolloutSummary.__struct_fields__})
+
+
+def read_history(reader: Reader, rollout_id: str) -> History:
+    """All of a rollout as it stands at one moment.
+
+    Raises:
+        UnknownRollout: no rollout has this id.
+        LedgerUnavailable: the ledger cannot be read.
+    """
+    reader.query("BEGIN")
+    history = _read(reader, rollout_id)
+    reader.query("COMMIT")
+    return history
+
+
+def _read(reader: Reader, rollout_id: str) -> History:
+    state = reader.state(rollout_id)
+    if state is None:
+        raise UnknownRollout(rollout_id)
+    admitted = codec.decode(*reader.query(_EVENT, (state.request_position,))[0])
+    assert isinstance(admitted, RolloutAdmitted)
+    return History(
+        state=summary(state),
+        label=admitted.label,
+        endpoint_origin=admitted.endpoint_origin,
+        request=admitted.request,
+        attempts=_rows(reader, _ATTEMPTS, state.number, Attempt),
+        phases=_rows(reader, _PHASES, state.number, Phase),
+        spans=_rows(reader, _SPANS, state.number, Span),
+        scores=_rows(reader, _SCORES, state.number, Score),
+        cancellations=_rows(reader, _CANCELLATIONS, state.number, Cancellation),
+        result=None if state.result_position is None else _result(reader.result(state)),
+    )
+
+
+def _rows[Shape](reader: Reader, text: str, number: int, shape: type[Shape]) -> list[Shape]:
+    make: Any = shape
+    return [make(*row) for row in reader.query(text, (number,))]
+
+
+def _result(event: RolloutFinished) -> Result:
+    return Result(**{name: getattr(event, name) for name in Result.__struct_fields__})

@@ -1,0 +1,93 @@
+"""The options that several commands share, and settings made from them."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Annotated, Literal
+
+import typer
+
+from rollbook.backends.entrypoint import entrypoint_name
+from rollbook.ledger.engines import DEFAULT_DATABASE_URL
+from rollbook.settings import ApiSettings
+
+DATABASE_VARIABLE = "ROLLBOOK_DATABASE_URL"
+
+DatabaseUrl = Annotated[
+    str,
+    typer.Option("--database-url", envvar=DATABASE_VARIABLE, help="Where the ledger is.", metavar="URL"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, times in microseconds since the epoch (UTC).")]
+Runners = Annotated[int, typer.Option(min=1, help="Processes that run the workflow.")]
+MaxConcurrent = Annotated[
+    int | None, typer.Option(min=1, help="Rollouts at once in each runner, instead of the backend's own limit.")
+]
+OnShutdown = Annotated[
+    Literal["release", "cancel"],
+    typer.Option(help="What becomes of rollouts that still run at the end: queued again, or cancelled."),
+]
+Host = Annotated[str, typer.Option(help="The address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")]
+ApiKeyEnv = Annotated[
+    str | None,
+    typer.Option(help="The environment variable that holds the key which requests must bear.", metavar="NAME"),
+]
+MaxQueueDepth = Annotated[int | None, typer.Option(min=1, help="How many rollouts may wait; more are refused.")]
+MaxAttempts = Annotated[int, typer.Option(min=1, help="How often a rollout is started whose process died.")]
+ResultWait = Annotated[float, typer.Option(help="How long a poll waits for a change, in seconds.")]
+LeaseTimeout = Annotated[float, typer.Option(help="A rollout that nobody polled for so long ends, in seconds.")]
+
+_DEFAULTS = ApiSettings(database_url=DEFAULT_DATABASE_URL, queue="default")
+HOST = _DEFAULTS.host
+PORT = _DEFAULTS.port
+MAX_ATTEMPTS = _DEFAULTS.max_attempts
+RESULT_WAIT_SEC = _DEFAULTS.result_wait_timeout_sec
+LEASE_TIMEOUT_SEC = _DEFAULTS.polling_lease_timeout_sec
+
+
+def queue_name(queue: str | None, entrypoint: str | None) -> str:
+    """The queue to use: the one named, else the entrypoint's.
+
+    Raises:
+        typer.BadParameter: blank, or neither is given.
+        EntrypointError: the entrypoint is no such thing.
+    """
+    if queue is not None:
+        if not queue.strip():
+            raise typer.BadParameter("it is blank; leave it out to use the entrypoint's name", param_hint="--queue")
+        return queue
+    if entrypoint is None:
+        raise typer.BadParameter("without an ENTRYPOINT, say which queue admissions go to", param_hint="--queue")
+    return entrypoint_name(entrypoint)
+
+
+def api_key(variable: str | None) -> str | None:
+    """The key that an environment variable holds; None where no variable is named.
+
+    Raises:
+        typer.BadParameter: the variable is not set, or blank.
+    """
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if key is None or not key.strip():
+        state = "not set" if key is None else "blank"
+        raise typer.BadParameter(f"{variable} is {state}; put the key into it", param_hint="--api-key-env")
+    return key
+
+
+def check_times(*, result_wait_sec: float, lease_timeout_sec: float) -> None:
+    """Raises:
+    typer.BadParameter: a wait that is not positive, or a lease that a waiting poll would outlast.
+    """
+    if not (math.isfinite(result_wait_sec) and result_wait_sec > 0):
+        raise typer.BadParameter(
+            f"{result_wait_sec:g} is no time to wait; give seconds above 0", param_hint="--result-wait"
+        )
+    if not (math.isfinite(lease_timeout_sec) and lease_timeout_sec > result_wait_sec):
+        raise typer.BadParameter(
+            f"{lease_timeout_sec:g} would end rollouts whose poll still waits; give more than --result-wait "
+            f"({result_wait_sec:g})",
+            param_hint="--lease-timeout",
+        )

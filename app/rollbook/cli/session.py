@@ -1,0 +1,94 @@
+"""The ledger as a command reads it: opened for one command, closed whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Coroutine, Iterator
+from types import FrameType
+from typing import Any
+
+import sqlalchemy as sa
+
+from rollbook.ledger.engines import parse_url
+from rollbook.ledger.reader import Reader
+from rollbook.ledger.schema import check
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGINT arrived; the command ends where it stands and cleans up."""
+
+
+class ReadSession:
+    """A reader and a loop for its long reads. Commands print between reads, outside the loop."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self.url = url
+        self.reader = Reader(url)
+        self._runner = asyncio.Runner()
+
+    def run[Answer](self, read: Coroutine[Any, Any, Answer]) -> Answer:
+        """A long read's answer."""
+        return self._runner.run(read)
+
+    def close(self) -> None:
+        """Close all connections; one left open would hold the process."""
+        self._runner.run(self.reader.close())
+        self._runner.close()
+
+
+@contextlib.contextmanager
+def read_session(database_url: str) -> Iterator[ReadSession]:
+    """The ledger for reading.
+
+    Raises:
+        DatabaseUrlError: the URL cannot be used.
+        SchemaError: there is no ledger, or it is not of this version.
+    """
+    url = parse_url(database_url)
+    check(url)
+    session = ReadSession(url)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+class Interrupts:
+    """When a block may be ended by a signal: at once, but for what must not stop halfway."""
+
+    def __init__(self) -> None:
+        self._wanted = False
+        self._held = False
+
+    def arrive(self, _number: int, _frame: FrameType | None) -> None:
+        """The signal handler."""
+        self._wanted = True
+        if not self._held:
+            raise Terminated
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """A signal that arrives in this block takes effect at its end; a connection in use is given back first."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._wanted:
+            raise Terminated
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Interrupts]:
+    """Let SIGTERM and SIGINT end the block quietly: for commands that go on until they are told to stop."""
+    interrupts = Interrupts()
+    # SIGINT too: a shell starts jobs in the background with it ignored, and it would stay so.
+    before = {number: signal.signal(number, interrupts.arrive) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with contextlib.suppress(Terminated):
+            yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

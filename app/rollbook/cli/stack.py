@@ -1,0 +1,185 @@
+"""One API and one scheduler over one SQLite ledger, as supervised children: what `serve` and the demo run.
+
+The sockets are made here, in the parent, and live as long as it does. A child that died and was started again has
+the same listening socket and the same hint socket: clients that connect meanwhile wait instead of being refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import msgspec
+
+from rollbook.ledger.engines import database_path, key_path, parse_url
+from rollbook.ledger.schema import upgrade
+from rollbook.ledger.secrets import SecretKeys
+from rollbook.settings import ApiSettings, SchedulerSettings
+from rollbook.supervisor import ChildSpec, Supervisor
+
+from .failures import CommandError
+
+API_SETTINGS_VARIABLE = "ROLLBOOK_API_SETTINGS"
+SCHEDULER_SETTINGS_VARIABLE = "ROLLBOOK_SCHEDULER_SETTINGS"
+HINT_VARIABLE = "ROLLBOOK_HINT_FD"
+LISTEN_VARIABLE = "ROLLBOOK_LISTEN_FD"
+
+BACKLOG = 2_048
+API_STOP_LIMIT_SEC = 30.0
+STOP_MARGIN_SEC = 15.0
+PROBE_LIMIT_SEC = 5.0
+PROBE_PAUSE_SEC = 0.05
+
+
+def prepare(database_url: str) -> None:
+    """Bring the ledger to the current schema and make sure of the secret key, before any child starts.
+
+    Raises:
+        DatabaseUrlError, LedgerUnavailable, SchemaError, SecretKeyError: no child could work either.
+    """
+    url = parse_url(database_url)
+    upgrade(url)
+    SecretKeys.load(key_path(url))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one.
+
+    Raises:
+        CommandError: the address cannot be listened on.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise CommandError(f"cannot listen on {host}: {error.strerror}; name another address with --host") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise CommandError(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another --port or --host"
+        ) from error
+    return listener
+
+
+def base_url(listener: socket.socket) -> str:
+    """The URL of a listening socket, as bound."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def ready_line(listener: socket.socket, settings: ApiSettings) -> str:
+    """What an operator sees when requests are answered."""
+    path = database_path(parse_url(settings.database_url))
+    return f"rollbook: listening on {base_url(listener)} (queue {settings.queue}, ledger {path})\n"
+
+
+async def answering(listener: socket.socket) -> None:
+    """Return once ``GET /health`` is answered, whatever the answer (it may ask for a key)."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    while True:
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(PROBE_LIMIT_SEC):
+                if await _probe(host, port):
+                    return
+        await asyncio.sleep(PROBE_PAUSE_SEC)
+
+
+async def _probe(host: str, port: int) -> bool:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return (await reader.readline()).startswith(b"HTTP/1.")
+    finally:
+        writer.close()
+
+
+def module_command(name: str) -> tuple[str, ...]:
+    """The command line of a module of ours. ``-P``: a file in the current folder must not pass for a library."""
+    return (sys.executable, "-P", "-m", name)
+
+
+def variables(name: str, settings: msgspec.Struct) -> dict[str, str]:
+    """Settings as an environment variable."""
+    return {name: msgspec.json.encode(settings).decode()}
+
+
+class Stack:
+    """The children over sockets of their own; `run` it once, on the loop that is running."""
+
+    def __init__(self, api: ApiSettings, scheduler: SchedulerSettings) -> None:
+        self._settings = api
+        self._listener = listen(api.host, api.port)
+        self._hints = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.url = base_url(self._listener)
+        self.supervisor = Supervisor([self._api(api), self._scheduler(scheduler)])
+
+    def _api(self, settings: ApiSettings) -> ChildSpec:
+        listener, hints = self._listener.fileno(), self._hints[0].fileno()
+        return ChildSpec(
+            name="api",
+            command=module_command("rollbook.server"),
+            variables={
+                **variables(API_SETTINGS_VARIABLE, settings),
+                LISTEN_VARIABLE: str(listener),
+                HINT_VARIABLE: str(hints),
+            },
+            descriptors=(listener, hints),
+            stop_limit_sec=API_STOP_LIMIT_SEC,
+        )
+
+    def _scheduler(self, settings: SchedulerSettings) -> ChildSpec:
+        hints = self._hints[1].fileno()
+        return ChildSpec(
+            name="scheduler",
+            command=module_command("rollbook.scheduler"),
+            variables={**variables(SCHEDULER_SETTINGS_VARIABLE, settings), HINT_VARIABLE: str(hints)},
+            descriptors=(hints,),
+            stop_limit_sec=settings.drain_sec + settings.clean_up_sec + settings.force_sec + STOP_MARGIN_SEC,
+        )
+
+    def stop(self) -> None:
+        """Take no more connections and ask the children to end.
+
+        The parent's hold on the listening socket goes first: else clients would wait in its queue for an API that
+        does not come back.
+        """
+        self._listener.close()
+        self.supervisor.stop()
+
+    async def run(self, *, on_ready: Callable[[str], None]) -> int:
+        """Run until `stop` or until a child gives up; the exit code. ``on_ready`` is called with a line to print."""
+        line = ready_line(self._listener, self._settings)
+        announcing = asyncio.create_task(self._announce(line, on_ready), name="announce")
+        try:
+            return await self.supervisor.run()
+        finally:
+            announcing.cancel()
+            self.close()
+
+    async def _announce(self, line: str, on_ready: Callable[[str], None]) -> None:
+        await answering(self._listener)
+        on_ready(line)
+
+    def close(self) -> None:
+        """Close the sockets; harmless when repeated."""
+        self._listener.close()
+        for end in self._hints:
+            end.close()
+
+
+def become(name: str, values: dict[str, str]) -> NoReturn:
+    """Turn this process into one of our modules: same process id, so signals reach it directly. Never returns."""
+    command = module_command(name)
+    os.execve(command[0], command, {**os.environ, **values})
