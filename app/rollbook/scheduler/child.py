@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from rollbook.ledger.secrets import KEY_VARIABLE
 from rollbook_client.events import Phase
 
 from .memory import Marks
@@ -22,23 +23,27 @@ from .settings import SETTINGS_VARIABLE, RunnerSettings
 from .wire import Assignment, Broken, Cancel, Entered, Finished, FramePipe, Ready, Shutdown, ToScheduler
 
 STACK_BYTES = 16_384
+PRIVATE_VARIABLES = frozenset({KEY_VARIABLE, "ROLLBOOK_SCHEDULER_SETTINGS", "ROLLBOOK_HINT_FD", "ROLLBOOK_LIFELINE_FD"})
 
 
 class Running:
     """An execution in a runner, with what judges whether it overstays (monotonic seconds)."""
 
-    __slots__ = ("assignment", "cancelled_at", "deadline", "ends_at", "phase")
+    __slots__ = ("assignment", "cancelled_at", "deadline", "ends_at", "phase", "told")
 
     def __init__(self, assignment: Assignment, deadline: Deadline, now: float) -> None:
         self.assignment = assignment
         self.deadline = deadline
         self.phase: Phase = "running"
+        self.told: tuple[Phase, ...] = ()
+        """The phases whose beginning was passed on."""
         self.cancelled_at: float | None = None
         self.ends_at = None if deadline.agent_left_sec is None else now + max(deadline.agent_left_sec, 0.0)
 
     def enter(self, phase: Phase, now: float) -> None:
         """A grader has a budget of its own."""
         self.phase = phase
+        self.told = (*self.told, phase)
         if phase == "grading":
             grader = self.deadline.grader_sec
             self.ends_at = None if grader is None else now + max(grader, 0.0)
@@ -105,7 +110,7 @@ class Child:
                 "rollbook.scheduler.runner",
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(settings.pipe, settings.marks, settings.stacks),
-                env={**os.environ, SETTINGS_VARIABLE: msgspec.json.encode(settings).decode()},
+                env=_environment(settings),
             )
         await asyncio.get_running_loop().create_unix_connection(self._frames, sock=ours)
         self._watcher = asyncio.create_task(self._watch(), name=f"runner-{self.pid}")
@@ -126,12 +131,14 @@ class Child:
         loop = asyncio.get_running_loop()
         match message:
             case Finished():
-                if self.running.pop(message.key, None) is not None:
+                running = self.running.pop(message.key, None)
+                if running is not None:
+                    if running.told and message.phases:
+                        left = tuple(phase for phase in message.phases if phase not in running.told)
+                        message = msgspec.structs.replace(message, phases=left)
                     self._events.finished(message)
             case Entered():
-                if message.key in self.running:
-                    self.running[message.key].enter(message.phase, loop.time())
-                    self._events.entered(message.key, message.phase)
+                self._enter(message.key, message.phase, loop.time())
             case Ready():
                 self.slots = UNBOUNDED_SLOTS if message.max_concurrent is None else message.max_concurrent
                 self.is_ready = True
@@ -140,6 +147,19 @@ class Child:
             case Broken():
                 self.broken = True
                 self._events.broken(message.reason)
+
+    def _enter(self, key: int, phase: Phase, now: float) -> None:
+        running = self.running.get(key)
+        if running is not None and phase not in running.told:
+            running.enter(phase, now)
+            self._events.entered(key, phase)
+
+    def tell_what_blocks(self) -> None:
+        """Pass on the phases of the execution whose code blocks the runner: its own reports wait behind that code."""
+        key = self.culprit
+        self._enter(key, "running", self.pulsed_at)
+        if self._marks.grading == key:
+            self._enter(key, "grading", self.pulsed_at)
 
     def run(self, assignment: Assignment, deadline: Deadline) -> None:
         """Hand over an execution."""
@@ -216,6 +236,12 @@ class Child:
             self._pipe.close()
         self._marks.close()
         self._stacks.close()
+
+
+def _environment(settings: RunnerSettings) -> dict[str, str]:
+    """The runner's environment: ours, without what user code has no business with."""
+    ours = {name: value for name, value in os.environ.items() if name not in PRIVATE_VARIABLES}
+    return {**ours, SETTINGS_VARIABLE: msgspec.json.encode(settings).decode()}
 
 
 def innermost_frames(stacks: str, count: int = 3) -> str:

@@ -11,14 +11,18 @@ import os
 import tempfile
 from struct import Struct
 
-SIZE = 16
 CURRENT_OFFSET = 8
+CURRENT_END = GRADING_OFFSET = 16
+SIZE = 24
 PULSE = Struct("=Q")
 CURRENT = Struct("=Q")
 
 
 class Marks:
-    """Sixteen bytes of shared memory: a counter that the loop advances, and the key of the running attempt or 0."""
+    """Three numbers in shared memory: how often the loop came round, whose code runs, and who entered grading last.
+
+    The last two are keys of attempts, 0 for none.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -42,6 +46,16 @@ class Marks:
         """The key of the attempt whose code runs now; 0 when none does."""
         value: int = CURRENT.unpack_from(self.memory, CURRENT_OFFSET)[0]
         return value
+
+    @property
+    def grading(self) -> int:
+        """The key of the attempt that was the last to enter its grading phase; 0 when none was."""
+        value: int = CURRENT.unpack_from(self.memory, GRADING_OFFSET)[0]
+        return value
+
+    def enter_grading(self, key: int) -> None:
+        """Note that an attempt's grader is about to run: a report could be stuck behind a grader that blocks."""
+        CURRENT.pack_into(self.memory, GRADING_OFFSET, key)
 
     def beat(self) -> None:
         """Advance the pulse."""

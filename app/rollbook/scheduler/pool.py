@@ -178,6 +178,8 @@ class ChildPool:
             if child in self._condemned or not child.is_ready:
                 continue
             stalled_sec = child.stalled_sec()
+            if stalled_sec > 0:
+                child.tell_what_blocks()
             condemned = condemn(child, stalled_sec, now, clean_up_sec=self._settings.clean_up_sec)
             if condemned is not None:
                 why = condemned.report.err_message or "a cancelled rollout does not end"

@@ -99,12 +99,13 @@ async def _serve(
         frames.send(*outbox)
         outbox.clear()
 
-    executor = Executor(backend, secrets, emit)
+    marks = Marks(settings.marks)
+    executor = Executor(backend, secrets, emit, on_grading=marks.enter_grading)
     _, frames = await loop.create_unix_connection(
         lambda: FramePipe[ToRunner](ToRunner, receive, lambda: close(False)),  # type: ignore[arg-type]
         sock=pipe,
     )
-    mark_tasks(loop, Marks(settings.marks))
+    mark_tasks(loop, marks)
     _arm_stacks(loop, settings)
     frames.send(Ready(backend.max_concurrent))
     if not await ended:

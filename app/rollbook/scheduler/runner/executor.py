@@ -54,9 +54,20 @@ class _Execution:
 
 
 class Executor:
-    """Runs assignments on the current event loop and reports to ``emit``."""
+    """Runs assignments on the current event loop and reports to ``emit``.
 
-    def __init__(self, backend: ExecutionBackend, secrets: SecretRegistry, emit: Callable[[ToScheduler], None]) -> None:
+    ``on_grading`` is told at once, with the key, when a grader is about to run; reports wait for the loop.
+    """
+
+    def __init__(
+        self,
+        backend: ExecutionBackend,
+        secrets: SecretRegistry,
+        emit: Callable[[ToScheduler], None],
+        *,
+        on_grading: Callable[[int], None] = lambda _key: None,
+    ) -> None:
+        self._on_grading = on_grading
         self._backend = backend
         self._secrets = secrets
         self._emit = emit
@@ -165,6 +176,8 @@ class Executor:
             return failed, tuple(ctx.spans)
 
     def _entered(self, key: int, execution: _Execution, phase: RolloutStatus) -> None:
+        if phase is RolloutStatus.GRADING:
+            self._on_grading(key)
         execution.phases.append("grading" if phase is RolloutStatus.GRADING else "running")
         if execution.timer is None:
             loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Generator
 from contextvars import ContextVar
 from typing import Any
 
-from rollbook.scheduler.memory import CURRENT, CURRENT_OFFSET, SIZE, Marks
+from rollbook.scheduler.memory import CURRENT, CURRENT_END, CURRENT_OFFSET, Marks
 
 PULSE_INTERVAL_SEC = 0.25
 
@@ -25,21 +25,21 @@ class _Marked(Coroutine[Any, Any, Any]):
 
     def send(self, value: Any) -> Any:
         memory = self._memory
-        before = memory[CURRENT_OFFSET:SIZE]
-        memory[CURRENT_OFFSET:SIZE] = self._key
+        before = memory[CURRENT_OFFSET:CURRENT_END]
+        memory[CURRENT_OFFSET:CURRENT_END] = self._key
         try:
             return self._inner.send(value)
         finally:
-            memory[CURRENT_OFFSET:SIZE] = before
+            memory[CURRENT_OFFSET:CURRENT_END] = before
 
     def throw(self, *error: Any) -> Any:
         memory = self._memory
-        before = memory[CURRENT_OFFSET:SIZE]
-        memory[CURRENT_OFFSET:SIZE] = self._key
+        before = memory[CURRENT_OFFSET:CURRENT_END]
+        memory[CURRENT_OFFSET:CURRENT_END] = self._key
         try:
             return self._inner.throw(*error)
         finally:
-            memory[CURRENT_OFFSET:SIZE] = before
+            memory[CURRENT_OFFSET:CURRENT_END] = before
 
     def close(self) -> None:
         self._inner.close()
