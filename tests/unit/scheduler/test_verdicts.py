@@ -11,7 +11,8 @@ from rollbook.scheduler.child import Child, ChildEvents, Running, innermost_fram
 from rollbook.scheduler.memory import CURRENT, CURRENT_OFFSET
 from rollbook.scheduler.pool import Condemned, condemn, verdicts
 from rollbook.scheduler.runners import Deadline, Lost
-from rollbook.scheduler.wire import Assignment, Finished
+from rollbook.scheduler.wire import Assignment, Entered, Finished
+from rollbook_client.events import Phase
 
 CLEAN_UP_SEC = 120.0
 NO_DEADLINE = Deadline(None, None, None)
@@ -25,6 +26,13 @@ async def child() -> AsyncIterator[Child]:
     made = Child("x.py", ChildEvents(nothing, nothing, nothing, nothing, nothing), max_concurrent=None, memory=None)
     yield made
     made.close()
+
+
+@pytest.fixture
+def told(child: Child) -> list[tuple[int, Phase]]:
+    told: list[tuple[int, Phase]] = []
+    child._events.entered = lambda key, phase: told.append((key, phase))
+    return told
 
 
 def put(child: Child, key: int, *, agent_sec: float | None = None) -> Running:
@@ -102,6 +110,47 @@ async def test_the_condemned_gets_its_report_and_the_others_go_back(child: Child
     ended = verdicts(child, Condemned(1, report))
     assert report in ended
     assert [loss.key for loss in ended if isinstance(loss, Lost) and loss.released] == [2]
+
+
+async def test_phases_of_what_blocks_are_told_once_though_its_reports_wait(
+    child: Child, told: list[tuple[int, Phase]]
+) -> None:
+    put(child, 1)
+    put(child, 2)
+    mark(child, 1)
+    child.tell_what_blocks()
+    child.tell_what_blocks()
+    assert told == [(1, "running")]
+    child._marks.enter_grading(1)
+    child.tell_what_blocks()
+    assert told == [(1, "running"), (1, "grading")]
+    child._receive(Entered(1, "running"))
+    child._receive(Entered(1, "grading"))
+    assert told == [(1, "running"), (1, "grading")]
+    assert child.running[1].phase == "grading"
+
+
+async def test_phases_that_were_told_are_not_recorded_again_at_the_end(
+    child: Child, told: list[tuple[int, Phase]]
+) -> None:
+    ended: list[Finished] = []
+    child._events.finished = ended.append
+    put(child, 1)
+    mark(child, 1)
+    child.tell_what_blocks()
+    child._receive(Finished(1, "success", phases=("running", "grading")))
+    assert [report.phases for report in ended] == [("grading",)]
+
+
+async def test_blocking_grader_is_judged_by_its_own_budget(child: Child, told: list[tuple[int, Phase]]) -> None:
+    running = put(child, 1)
+    running.deadline = Deadline(None, None, 1.0)
+    mark(child, 1)
+    child._marks.enter_grading(1)
+    child.tell_what_blocks()
+    verdict = condemn(child, 5.0, child.pulsed_at + 4.0, clean_up_sec=CLEAN_UP_SEC)
+    assert verdict is not None
+    assert "grader exceeded its 1.0s deadline" in (verdict.report.err_message or "")
 
 
 async def test_a_grader_has_its_own_budget(child: Child) -> None:
