@@ -1,0 +1,308 @@
+"""Who wakes whom: no change is missed, renewals wake nobody, hints may be lost."""
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbook.ledger import feed as feed_module
+from rollbook.ledger.feed import Watch
+from rollbook.ledger.ledger import Ledger
+from rollbook_projections import RolloutState
+from tests.support import faults
+from tests.support.ledger import admit, cancel, claim, enter, finish, ledger_path, poll, rows, scheduler
+
+LONG_SEC = 60.0
+"""Longer than any wait here takes; a wait that ends by it is a failure."""
+
+
+@pytest.fixture
+async def other(ledger: Ledger, database_url: str) -> AsyncIterator[Ledger]:
+    """Another process's ledger, without a hint socket: it looks at the file."""
+    opened = await Ledger.open(database_url)
+    yield opened
+    await opened.close()
+
+
+class Hearing:
+    """What a feed tells, in its order."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.told: list[str] = []
+        self._news = asyncio.Event()
+        ledger.feed.listen(self._hear)
+
+    def _hear(self, changes: dict[int, RolloutState]) -> None:
+        self.told.extend(state.rollout_id for state in changes.values())
+        self._news.set()
+
+    async def until(self, rollout_id: str) -> None:
+        """Wait until the feed told this rollout, and so everything that happened before."""
+        async with asyncio.timeout(LONG_SEC / 2):
+            while rollout_id not in self.told:
+                self._news.clear()
+                await self._news.wait()
+
+
+async def changed(state: RolloutState, watch: Watch) -> RolloutState:
+    async with asyncio.timeout(LONG_SEC / 2):
+        return await watch.change(state, LONG_SEC)
+
+
+async def test_change_after_the_renewal_wakes(ledger: Ledger) -> None:
+    await ledger.submit(scheduler())
+    await ledger.submit(admit())
+    with ledger.feed.watch("r-1") as watch:
+        state = await ledger.submit(poll())
+        waiting = asyncio.ensure_future(changed(state, watch))
+        await ledger.submit(claim())
+        assert not waiting.done(), "a claim alone is no change that clients see"
+        await ledger.submit(enter())
+        assert (await waiting).status == "running"
+
+
+async def test_change_between_renewal_and_wait_is_not_missed(ledger: Ledger) -> None:
+    await ledger.submit(admit())
+    with ledger.feed.watch("r-1") as watch:
+        state = await ledger.submit(poll())
+        await ledger.submit(cancel("r-1"))
+        assert (await changed(state, watch)).status == "cancelled"
+
+
+async def test_change_in_the_batch_of_the_renewal_itself_is_not_missed(ledger: Ledger) -> None:
+    await ledger.submit(admit())
+    with ledger.feed.watch("r-1") as watch:
+        state, _ = await asyncio.gather(ledger.submit(poll()), ledger.submit(cancel("r-1")))
+        assert state.status == "queued"
+        assert (await changed(state, watch)).status == "cancelled"
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_no_order_of_poll_and_change_loses_the_change(ledger: Ledger, other: Ledger, seed: int) -> None:
+    chance = random.Random(seed)
+    await ledger.submit(scheduler())
+    await ledger.submit(admit())
+    await ledger.submit(claim())
+
+    async def long_poll(process: Ledger) -> str:
+        with process.feed.watch("r-1") as watch:
+            state = await process.submit(poll())
+            return (await changed(state, watch)).status if not state.terminal else state.status
+
+    async def end(process: Ledger) -> None:
+        for _ in range(chance.randint(0, 3)):
+            await process.submit(poll())
+        await process.submit(finish())
+
+    calls: list[Any] = [long_poll(ledger), long_poll(other), long_poll(ledger), end(chance.choice([ledger, other]))]
+    chance.shuffle(calls)
+    assert [status for status in await asyncio.gather(*calls) if status] == ["success"] * 3
+
+
+async def test_renewals_wake_nobody(ledger: Ledger, other: Ledger) -> None:
+    hearing = Hearing(other)
+    await ledger.submit(admit())
+    await hearing.until("r-1")
+    with ledger.feed.watch("r-1") as mine, other.feed.watch("r-1") as theirs:
+        state = await ledger.submit(poll())
+        waits = [asyncio.ensure_future(watch.change(state, LONG_SEC)) for watch in (mine, theirs)]
+        for _ in range(5):
+            await ledger.submit(poll())
+        await ledger.submit(admit("marker"))
+        await hearing.until("marker")
+        assert hearing.told == ["r-1", "marker"]
+        assert not any(wait.done() for wait in waits)
+        await ledger.submit(cancel("r-1"))
+        async with asyncio.timeout(LONG_SEC / 2):
+            assert [state.status for state in await asyncio.gather(*waits)] == ["cancelled"] * 2
+
+
+async def test_wait_ends_with_its_time_and_tells_the_latest(ledger: Ledger) -> None:
+    await ledger.submit(admit())
+    with ledger.feed.watch("r-1") as watch:
+        state = await ledger.submit(poll())
+        assert await watch.change(state, 0.0) == state
+
+
+async def test_all_waiters_of_a_rollout_are_woken(ledger: Ledger) -> None:
+    await ledger.submit(admit())
+
+    async def wait() -> str:
+        with ledger.feed.watch("r-1") as watch:
+            return (await changed(await ledger.submit(poll()), watch)).status
+
+    waits = [asyncio.ensure_future(wait()) for _ in range(5)]
+    await ledger.submit(poll())
+    await ledger.submit(cancel("r-1"))
+    assert await asyncio.gather(*waits) == ["cancelled"] * 5
+
+
+async def test_release_ends_present_and_later_waits(ledger: Ledger) -> None:
+    await ledger.submit(admit())
+    with ledger.feed.watch("r-1") as watch:
+        state = await ledger.submit(poll())
+        waiting = asyncio.ensure_future(changed(state, watch))
+        await asyncio.sleep(0)
+        ledger.feed.release_waiters()
+        assert await waiting == state
+        assert await changed(state, watch) == state
+
+
+async def test_cancelled_waiter_leaves_nothing_behind(ledger: Ledger) -> None:
+    await ledger.submit(admit())
+
+    async def wait() -> None:
+        with ledger.feed.watch("r-1") as watch:
+            await watch.change(await ledger.submit(poll()), LONG_SEC)
+
+    waiting = asyncio.ensure_future(wait())
+    await ledger.submit(poll())
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ledger.feed._watches == {}
+    await ledger.submit(cancel("r-1"))
+
+
+async def test_commit_of_another_process_wakes_by_the_file(ledger: Ledger, other: Ledger) -> None:
+    await ledger.submit(admit())
+    with ledger.feed.watch("r-1") as watch:
+        state = await ledger.submit(poll())
+        waiting = asyncio.ensure_future(changed(state, watch))
+        await other.submit(cancel("r-1"))
+        assert (await waiting).status == "cancelled"
+
+
+async def test_hint_of_another_process_wakes(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No backstop: only a hint can wake.
+    monkeypatch.setattr(feed_module, "BACKSTOP_SEC", LONG_SEC)
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    first = await Ledger.open(database_url, hint_socket=here)
+    second = await Ledger.open(database_url, hint_socket=there)
+    await first.submit(admit())
+    with first.feed.watch("r-1") as watch:
+        state = await first.submit(poll())
+        waiting = asyncio.ensure_future(changed(state, watch))
+        await second.submit(cancel("r-1"))
+        assert (await waiting).status == "cancelled"
+    await first.close()
+    await second.close()
+    here.close()
+    there.close()
+
+
+async def test_lost_hints_are_made_good_by_the_backstop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "BACKSTOP_SEC", 0.05)
+    silent, nowhere = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    first = await Ledger.open(database_url, hint_socket=silent)
+    second = await Ledger.open(database_url)
+    await first.submit(admit())
+    with first.feed.watch("r-1") as watch:
+        state = await first.submit(poll())
+        waiting = asyncio.ensure_future(changed(state, watch))
+        await second.submit(cancel("r-1"))
+        assert (await waiting).status == "cancelled"
+    await first.close()
+    await second.close()
+    silent.close()
+    nowhere.close()
+
+
+async def test_full_or_closed_hint_socket_stops_no_commit(database_url: str) -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ledger = await Ledger.open(database_url, hint_socket=here)
+    for i in range(400):
+        await ledger.submit(admit(f"r-{i}"))
+    there.close()
+    assert (await ledger.submit(admit("last"))).rollout_id == "last"
+    await ledger.close()
+    here.close()
+
+
+async def test_changes_of_batches_that_were_carried_out_one_by_one_are_told(ledger: Ledger, other: Ledger) -> None:
+    for i in range(10):
+        await ledger.submit(admit(f"r-{i}"))
+    with other.feed.watch("r-0") as watch:
+        state = await other.submit(poll("r-0"))
+        waiting = asyncio.ensure_future(changed(state, watch))
+        # A command that the database refuses splits its batch, and the other process writes between the parts.
+        await asyncio.gather(
+            *(other.submit(admit(f"s-{i}")) for i in range(20)),
+            other.submit(admit("\ud800")),
+            *(ledger.submit(cancel(f"r-{i}")) for i in range(10)),
+            return_exceptions=True,
+        )
+        assert (await waiting).status == "cancelled"
+
+
+async def test_read_that_fails_is_repeated(ledger: Ledger, other: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    hearing = Hearing(other)
+    await ledger.submit(admit())
+    await hearing.until("r-1")
+    fail = iter([True])
+    states = other.reader.states
+
+    def failing(numbers: list[int]) -> list[RolloutState]:
+        if next(fail, False):
+            other.reader.query("SELECT * FROM a_table_that_is_not_there")
+        return states(numbers)
+
+    monkeypatch.setattr(other.reader, "states", failing)
+    with other.feed.watch("r-1") as watch:
+        state = other.reader.state("r-1")
+        assert state is not None
+        waiting = asyncio.ensure_future(changed(state, watch))
+        await ledger.submit(cancel("r-1"))
+        assert (await waiting).status == "cancelled"
+    assert other.feed.trouble is None
+
+
+async def test_listener_that_fails_keeps_nobody_from_hearing(ledger: Ledger) -> None:
+    def fail(changes: dict[int, RolloutState]) -> None:
+        raise ValueError("a listener's own fault")
+
+    ledger.feed.listen(fail)
+    hearing = Hearing(ledger)
+    await ledger.submit(admit())
+    await hearing.until("r-1")
+
+
+async def test_listeners_hear_every_change_once_in_order(ledger: Ledger, other: Ledger, database_url: str) -> None:
+    hearing = Hearing(ledger)
+    names = [f"r-{i}" for i in range(200)]
+    await asyncio.gather(*((ledger, other)[i % 2].submit(admit(name)) for i, name in enumerate(names)))
+    await other.submit(admit("last"))
+    await hearing.until("last")
+    assert hearing.told == [name for (name,) in rows(database_url, "SELECT rollout_id FROM rollouts ORDER BY number")]
+
+
+async def test_thousand_waiting_polls_hold_no_connection(ledger: Ledger, database_url: str) -> None:
+    def open_files() -> int:
+        entries = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+        return sum(str(entry.readlink()).startswith(str(ledger_path(database_url))) for entry in entries)
+
+    names = [f"r-{i}" for i in range(1_000)]
+    await asyncio.gather(*(ledger.submit(admit(name)) for name in names))
+    before = open_files()
+    parked: list[str] = []
+    all_parked = asyncio.Event()
+
+    async def park(name: str) -> str:
+        with ledger.feed.watch(name) as watch:
+            state = await ledger.submit(poll(name))
+            parked.append(name)
+            if len(parked) == len(names):
+                all_parked.set()
+            return (await changed(state, watch)).status
+
+    polls = [asyncio.ensure_future(park(name)) for name in names]
+    async with asyncio.timeout(LONG_SEC / 2):
+        await all_parked.wait()
+    assert open_files() == before
+    assert not faults.is_locked(ledger_path(database_url))
+    await ledger.submit(cancel(*names))
+    assert await asyncio.gather(*polls) == ["cancelled"] * 1_000
