@@ -141,7 +141,7 @@ class ApiService:
             return {}
         command = Cancel(
             requested_by="api",
-            ids=None if request.ids is None else tuple(request.ids),
+            ids=None if request.ids is None else tuple(dict.fromkeys(request.ids)),
             prefix=request.prefix,
             everything=request.all,
             listed_since=clock_us() - LISTED_FOR_US,
