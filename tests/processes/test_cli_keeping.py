@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import rollbook_migrations
+from rollbook.cli.stack import listen
 from rollbook.ledger.secrets import SecretKeys
 from tests.support import ledger as make
 from tests.support.commands import CommandLine, environment, outcome, start
@@ -190,6 +192,15 @@ def test_taken_port_is_one_line_naming_the_option(rollbook: CommandLine) -> None
     assert refused.code == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in refused.error_line
     assert "choose another --port" in refused.error_line
+
+
+def test_port_that_is_given_back_in_a_moment_is_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        giving_back = threading.Timer(0.1, taken.close)
+        giving_back.start()
+        listen("127.0.0.1", port, limit_sec=60).close()
+        giving_back.join()
 
 
 def test_address_that_is_none_is_one_line_naming_the_option(rollbook: CommandLine) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -30,6 +32,8 @@ HINT_VARIABLE = "ROLLBOOK_HINT_FD"
 LISTEN_VARIABLE = "ROLLBOOK_LISTEN_FD"
 
 BACKLOG = 2_048
+BIND_LIMIT_SEC = 1.0
+BIND_PAUSE_SEC = 0.05
 API_STOP_LIMIT_SEC = 30.0
 STOP_MARGIN_SEC = 15.0
 PROBE_LIMIT_SEC = 5.0
@@ -47,28 +51,39 @@ def prepare(database_url: str) -> None:
     SecretKeys.load(key_path(url))
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, limit_sec: float = BIND_LIMIT_SEC) -> socket.socket:
     """A listening socket; port 0 takes a free one.
+
+    A port that is taken is tried for ``limit_sec``: the API of a `serve` that was killed a moment ago is about to
+    end and give it back.
 
     Raises:
         CommandError: the address cannot be listened on.
     """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise CommandError(f"cannot listen on {host}: {error.strerror}; name another address with --host") from error
+    deadline = time.monotonic() + limit_sec
+    while True:
+        try:
+            return _bound(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+                time.sleep(BIND_PAUSE_SEC)
+                continue
+            raise CommandError(
+                f"cannot listen on {host} port {port}: {error.strerror}; choose another --port or --host"
+            ) from error
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
-    except OSError as error:
+    except OSError:
         listener.close()
-        raise CommandError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose another --port or --host"
-        ) from error
+        raise
     return listener
 
 

@@ -16,6 +16,8 @@ from .process import run_api
 SETTINGS_VARIABLE = "ROLLBOOK_API_SETTINGS"
 HINT_FD_VARIABLE = "ROLLBOOK_HINT_FD"
 LIFELINE_FD_VARIABLE = "ROLLBOOK_LIFELINE_FD"
+LISTEN_FD_VARIABLE = "ROLLBOOK_LISTEN_FD"
+"""A bound socket that outlives this process: while it is restarted, clients wait in line instead of being refused."""
 
 
 def main() -> int:
@@ -28,10 +30,12 @@ def main() -> int:
     settings = msgspec.json.decode(text, type=ApiSettings)
     hint_fd = os.environ.get(HINT_FD_VARIABLE)
     lifeline_fd = os.environ.get(LIFELINE_FD_VARIABLE)
+    listen_fd = os.environ.get(LISTEN_FD_VARIABLE)
     return run_api(
         settings,
         hint_socket=None if hint_fd is None else socket.socket(fileno=int(hint_fd)),
         lifeline_fd=None if lifeline_fd is None else int(lifeline_fd),
+        listener=None if listen_fd is None else socket.socket(fileno=int(listen_fd)),
     )
 
 

@@ -91,8 +91,17 @@ class ApiServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run_api(settings: ApiSettings, *, hint_socket: socket.socket | None = None, lifeline_fd: int | None = None) -> int:
+def run_api(
+    settings: ApiSettings,
+    *,
+    listener: socket.socket | None = None,
+    hint_socket: socket.socket | None = None,
+    lifeline_fd: int | None = None,
+) -> int:
     """Serve until a signal; the exit code.
+
+    ``listener`` is a socket that listens already, instead of one of this process's own: whoever made it keeps it
+    when this process dies, and the next process takes the connections that wait.
 
     ``hint_socket`` is a datagram socket to the other processes of the ledger, ``lifeline_fd`` the read end of a pipe
     that the parent holds open: when it closes, this process ends at once, whatever it is doing.
@@ -101,8 +110,11 @@ def run_api(settings: ApiSettings, *, hint_socket: socket.socket | None = None, 
         threading.Thread(target=_end_with_parent, args=(lifeline_fd,), name="lifeline", daemon=True).start()
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     try:
-        with listen(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as r:
-            r.run(serve(settings, listener, hint_socket=hint_socket))
+        with (
+            listener or listen(settings.host, settings.port) as bound,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            runner.run(serve(settings, bound, hint_socket=hint_socket))
     except START_ERRORS as error:
         log.error("the API cannot serve: %s", error)
         return EXIT_FAILED
@@ -167,6 +179,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _end_with_parent(lifeline_fd: int) -> None:
+    os.set_blocking(lifeline_fd, True)
     while os.read(lifeline_fd, 1):
         pass
     os._exit(EXIT_PARENT_GONE)
