@@ -27,7 +27,9 @@ GUARDS = {
 
 # The table is read in the order of its pages and by its own bytes: an index may hold the old ones.
 _EVENTS = """
-    SELECT e.position, e.number, e.seq, e.type, e.version, e.recorded_at, e.payload, e.hash, r.rollout_id, r.seq, r.head
+    SELECT e.position, e.number, e.seq, e.type, e.version, e.recorded_at, e.payload, e.hash,
+           typeof(e.type) = 'text' AND typeof(e.payload) = 'text' AND typeof(e.hash) = 'blob',
+           r.rollout_id, r.seq, r.head
     FROM events e NOT INDEXED LEFT JOIN rollouts r ON r.number = e.number
     WHERE e.position > ? ORDER BY e.position LIMIT ?
 """
@@ -146,7 +148,7 @@ class _Audit:
             self._heads()
 
     def _event(self, row: tuple[Any, ...]) -> None:
-        position, number, seq, kind, version, recorded_at, payload, stored, rollout_id, row_seq, row_head = row
+        position, number, seq, kind, version, recorded_at, payload, stored, typed, rollout_id, row_seq, row_head = row
         self._events += 1
         self._position = position
         if isinstance(number, int):
@@ -160,6 +162,8 @@ class _Audit:
             wrong = f"its seq does not follow {last_seq}: events before it are missing, or it was altered"
         elif stored != _link(last_hash, number, seq, kind, version, recorded_at, payload):
             wrong = "its hash does not fit: this event or the hash before it was altered"
+        elif not typed:
+            wrong = "a column of it has another type: it was altered"
         elif rollout_id is None:
             wrong = f"there is no row for rollout number {number}"
         elif seq == row_seq and stored != row_head:
