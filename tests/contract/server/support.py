@@ -31,6 +31,7 @@ SCHEDULER = "scheduler-1"
 KEY = "k" * 20
 URL = "http://127.0.0.1:9/v1"
 LIMIT_SEC = 60
+LOOK_SEC = 0.02
 SAMPLE = (
     b'{"messages":[{"role":"assistant","content":"42"}],"label":"42","reward":1.0,'
     b'"remove_sample":false,"metrics":{},"extra_fields":{}}'
@@ -105,10 +106,13 @@ class Api:
         await self.finish(rollout_id, sample=sample, **outcome)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until commits have brought about what the test needs."""
+        """Wait until commits have brought about what the test needs.
+
+        It also looks without a pulse, since a lease renewal need not give one.
+        """
         async with asyncio.timeout(LIMIT_SEC):
             while not condition():
-                await self.service.pulse.wait(LIMIT_SEC)
+                await self.service.pulse.wait(LOOK_SEC)
 
     def seq(self, rollout_id: str = "r-1") -> int:
         """How many events the rollout has."""
