@@ -84,7 +84,6 @@ class Supervisor:
         self._killing = asyncio.Event()
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._code = 0
-        self._lifeline = -1
 
     def pid(self, name: str) -> int | None:
         """The process id of a child that runs now."""
@@ -109,15 +108,10 @@ class Supervisor:
 
         No child is left when this returns or raises, and none that has ended stays unreaped.
         """
-        self._lifeline, lifeline_writer = os.pipe()
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for child in self._children:
-                    tasks.create_task(self._keep(child), name=f"supervise-{child.name}")
-            return self._code
-        finally:
-            os.close(lifeline_writer)
-            os.close(self._lifeline)
+        async with asyncio.TaskGroup() as tasks:
+            for child in self._children:
+                tasks.create_task(self._keep(child), name=f"supervise-{child.name}")
+        return self._code
 
     async def _keep(self, child: ChildSpec) -> None:
         loop = asyncio.get_running_loop()
@@ -141,24 +135,35 @@ class Supervisor:
                 await asyncio.wait_for(self._stopping.wait(), pause_sec)
 
     async def _run_once(self, child: ChildSpec) -> int:
-        process = await asyncio.create_subprocess_exec(
+        # A lifeline for each start: a child that makes its end non-blocking does so for nobody else.
+        lifeline, held = os.pipe()
+        try:
+            try:
+                process = await self._start(child, lifeline)
+            finally:
+                os.close(lifeline)
+            self._processes[child.name] = process
+            try:
+                if self._stopping.is_set():  # asked while it was being started
+                    self._signal(child.name, signal.SIGTERM)
+                return await self._end_of(child, process)
+            finally:
+                if process.returncode is None:
+                    self._signal(child.name, signal.SIGKILL)
+                    await process.wait()
+                del self._processes[child.name]
+        finally:
+            os.close(held)
+
+    async def _start(self, child: ChildSpec, lifeline: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
             *child.command,
-            env={**os.environ, **child.variables, LIFELINE_VARIABLE: str(self._lifeline)},
-            pass_fds=(*child.descriptors, self._lifeline),
+            env={**os.environ, **child.variables, LIFELINE_VARIABLE: str(lifeline)},
+            pass_fds=(*child.descriptors, lifeline),
             stdin=asyncio.subprocess.DEVNULL,
             # Its own group: Ctrl-C at a terminal reaches the parent alone, which then stops the children in order.
             process_group=0,
         )
-        self._processes[child.name] = process
-        try:
-            if self._stopping.is_set():  # asked while it was being started
-                self._signal(child.name, signal.SIGTERM)
-            return await self._end_of(child, process)
-        finally:
-            if process.returncode is None:
-                self._signal(child.name, signal.SIGKILL)
-                await process.wait()
-            del self._processes[child.name]
 
     async def _end_of(self, child: ChildSpec, process: asyncio.subprocess.Process) -> int:
         ended = asyncio.ensure_future(process.wait())
