@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -199,19 +200,28 @@ def _show(screen: Screen, place: Place, graded: list[Graded], *, took_sec: float
         for title, query in report.queries(graded):
             lines = (f"  [cyan]{escape(line)}[/cyan]" for line in f"{query};".splitlines())
             screen.put("", f"  {title}", "", *lines, "", _indented(report.query_table(db, query)))
-    url = escape(shlex.quote(f"sqlite:///{place.ledger}"))
+    url, command = escape(shlex.quote(f"sqlite:///{place.ledger}")), escape(_command())
+    show = f"show {report.instructive(graded)}"
     screen.put(
         "",
         "[bold]Next[/bold]",
         "",
         f"  [cyan]export ROLLBOOK_DATABASE_URL={url}[/cyan]",
-        f"  [cyan]rollbook show {report.instructive(graded)}[/cyan]   all about one rollout, its messages included",
-        "  [cyan]rollbook audit verify[/cyan]           prove that no event was changed",
+        f"  [cyan]{command} {show:<24}[/cyan] all about one rollout, its messages included",
+        f"  [cyan]{command} {'audit verify':<24}[/cyan] prove that no event was changed",
         "",
         "  A rollout of your own takes five minutes: see README.md.",
         "",
         f"[dim]Done in {took_sec:.1f} s.[/dim]",
     )
+
+
+def _command() -> str:
+    """How to call this command line again: after `make demo` it is not on the search path."""
+    if shutil.which("rollbook") is not None:
+        return "rollbook"
+    called = Path(sys.argv[0])
+    return shlex.quote(str(called)) if called.name == "rollbook" else f"{shlex.quote(sys.executable)} -m rollbook"
 
 
 def _indented(part: RenderableType) -> Padding:
