@@ -1,13 +1,14 @@
 """The contract and the HTTP client of a Rollbook server. What is listed in `__all__` is public; modules are not.
 
-Needs httpx and msgspec only.
+Needs httpx and msgspec only. The client itself, and httpx with it, is imported when it is first asked for: servers,
+schedulers and runners need the messages alone, and would start slower for nothing.
 """
 
 from __future__ import annotations
 
-from rollbook_client.client import RolloutClient
+from typing import TYPE_CHECKING, Any
+
 from rollbook_client.errors import RolloutAdmissionTimeoutError, RolloutError, RolloutProtocolError
-from rollbook_client.handle import RolloutHandle
 from rollbook_client.identifiers import validate_rollout_id
 from rollbook_client.messages import (
     POLLING_LEASE_HEADER,
@@ -22,6 +23,10 @@ from rollbook_client.messages import (
     RolloutStatusResponse,
 )
 from rollbook_client.statuses import TERMINAL_STATUSES, CancelDisposition, RolloutErrorCategory, RolloutStatus
+
+if TYPE_CHECKING:
+    from rollbook_client.client import RolloutClient
+    from rollbook_client.handle import RolloutHandle
 
 __all__ = [
     "POLLING_LEASE_HEADER",
@@ -45,3 +50,15 @@ __all__ = [
     "RolloutStatusResponse",
     "validate_rollout_id",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RolloutClient":
+        from rollbook_client.client import RolloutClient
+
+        return RolloutClient
+    if name == "RolloutHandle":
+        from rollbook_client.handle import RolloutHandle
+
+        return RolloutHandle
+    raise AttributeError(f"module 'rollbook_client' has no attribute {name!r}")

@@ -18,12 +18,16 @@ from tests.architecture.sources import (
 )
 
 
+STANDARD_LIBRARY = sys.stdlib_module_names | {"annotationlib"}
+"""With what newer interpreters than this one have."""
+
+
 def _top(target: str) -> str:
     return target.partition(".")[0]
 
 
 def _is_third_party(target: str) -> bool:
-    return not is_first_party(target) and _top(target) not in sys.stdlib_module_names
+    return not is_first_party(target) and _top(target) not in STANDARD_LIBRARY
 
 
 @pytest.mark.parametrize("name", modules())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 DEFAULT_DATABASE_URL = "sqlite:///.rollbook/ledger.sqlite3"
 WAL_AUTOCHECKPOINT_PAGES = 4_000
@@ -103,6 +105,9 @@ def reader_engine(url: sa.URL) -> sa.Engine:
 
 def async_reader_engine(url: sa.URL) -> AsyncEngine:
     """Operators' long reads, off the loop."""
+    # Imported here: it is a fifth of a process's start, and most processes never read long.
+    from sqlalchemy.ext.asyncio import create_async_engine
+
     engine = create_async_engine(url.set(drivername="sqlite+aiosqlite"), pool_size=2, max_overflow=2)
     sa.event.listen(engine.sync_engine, "connect", _read_only)
     return engine

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import sqlalchemy as sa
@@ -21,6 +21,9 @@ from . import statements as sql
 from .engines import async_reader_engine, reader_engine
 from .refusals import LedgerUnavailable
 from .transaction import QueueCount
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 PAGE_BYTES = 4 * 1024 * 1024
 """Pages of events are cut before their payloads exceed this, the first event excepted."""
@@ -75,7 +78,8 @@ class Reader:
 
     def __init__(self, url: sa.URL) -> None:
         self._engine = reader_engine(url)
-        self._long = async_reader_engine(url)
+        self._url = url
+        self._long: AsyncEngine | None = None
         self._connection: sa.PoolProxiedConnection | None = None
 
     def query(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -101,6 +105,8 @@ class Reader:
         Raises:
             LedgerUnavailable: the database cannot be read.
         """
+        if self._long is None:
+            self._long = async_reader_engine(self._url)
         try:
             async with self._long.connect() as connection:
                 result = await connection.exec_driver_sql(text, parameters)
@@ -114,7 +120,8 @@ class Reader:
             self._connection.close()
             self._connection = None
         self._engine.dispose()
-        await self._long.dispose()
+        if self._long is not None:
+            await self._long.dispose()
 
     def last_position(self) -> int:
         """The position of the newest event; 0 in an empty ledger."""

@@ -106,6 +106,7 @@ class Child:
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # a file in the current folder must not pass for a library
                 "-m",
                 "rollbook.scheduler.runner",
                 stdin=asyncio.subprocess.DEVNULL,

@@ -48,6 +48,7 @@ def main() -> int:
     secrets = SecretRegistry()
     scrub_streams(secrets)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every model call would drown the author's own
     for handler in logging.getLogger().handlers:
         handler.addFilter(ScrubbingFilter(secrets))
     pipe = socket.socket(fileno=settings.pipe)
