@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
@@ -109,6 +110,7 @@ def run_api(
     if lifeline_fd is not None:
         threading.Thread(target=_end_with_parent, args=(lifeline_fd,), name="lifeline", daemon=True).start()
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    _allow_many_connections()
     try:
         with (
             listener or listen(settings.host, settings.port) as bound,
@@ -148,6 +150,7 @@ async def serve(settings: ApiSettings, listener: socket.socket, *, hint_socket: 
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_SEC,
                 timeout_graceful_shutdown=LAST_REQUESTS_SEC,
             )
@@ -176,6 +179,13 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host} port {port} ({error.strerror}); choose another --host or --port"
         ) from error
     return listener
+
+
+def _allow_many_connections() -> None:
+    # Each parked poll is an open file, and the usual soft limit of 1,024 is low; the hard limit is ours to use.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _end_with_parent(lifeline_fd: int) -> None:
