@@ -7,6 +7,7 @@ import signal
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -49,8 +50,9 @@ def parked(process: ApiProcess, http: httpx.Client, token: str) -> socket.socket
     before = seq(process, http)
     connection = process.connect()
     connection.sendall(poll_request(token))
+    deadline = time.monotonic() + LIMIT_SEC
     while seq(process, http) == before:
-        pass
+        assert time.monotonic() < deadline, "the poll renewed no lease"
     return connection
 
 
