@@ -20,6 +20,7 @@ from rollbook.settings import ApiSettings
 from rollbook_client.messages import MessageDict, RolloutInitRequest
 
 from .answers import json_bytes
+from .bodies import has_utf8
 from .errors import wrong_shape
 
 MAX_TIMEOUT_SEC = 10.0**11
@@ -46,7 +47,7 @@ def admission(request: RolloutInitRequest, settings: ApiSettings, keys: SecretKe
     """
     url = request.chat_completions_url
     for name, value in (("chat_completions_url", url), ("llm_api_key", request.llm_api_key)):
-        if value is not None and not _has_utf8(value):
+        if value is not None and not has_utf8(value):
             raise wrong_shape("body", name, msg=f"{name} contains a lone surrogate and has no UTF-8 form; remove it")
     public = PublicRequest(
         request.initial_messages,
@@ -82,11 +83,3 @@ def timeout_us(timeout_sec: float | None) -> int | None:
     if timeout_sec is None:
         return None
     return int(max(-MAX_TIMEOUT_SEC, min(MAX_TIMEOUT_SEC, timeout_sec)) * MICROSECONDS)
-
-
-def _has_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

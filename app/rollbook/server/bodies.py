@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -10,7 +11,7 @@ from litestar.types import HTTPScope, Receive
 
 from rollbook.ledger import codec
 
-from .errors import BODY_IS_NO_JSON, ApiError, ClientGoneError, FieldError
+from .errors import BODY_IS_NO_JSON, ApiError, ClientGoneError, FieldError, wrong_shape
 
 MAX_DEPTH = 1_000
 """How deep arrays and objects of a body may nest; the parsers' own limits lie a little above."""
@@ -109,6 +110,32 @@ def convert[T](document: Any, kind: type[T], *, place: str = "body", strict: boo
         return msgspec.convert(document, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise ApiError(422, _field_errors(document, kind, error, place=place)) from error
+    except UnicodeEncodeError:
+        return _convert_without_utf8(document, kind, place=place)
+
+
+def _convert_without_utf8[T](document: Any, kind: type[T], *, place: str) -> T:
+    """What msgspec stumbles over: a lone surrogate in an unknown field's name, or in a text where none should be."""
+    if isinstance(document, dict):
+        document = {key: value for key, value in document.items() if has_utf8(key)}
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise ApiError(422, _field_errors(document, kind, error, place=place)) from error
+    except UnicodeEncodeError:
+        # With its surrogates replaced the text is still of the wrong type, and now msgspec can say where it stands.
+        readable = json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
+        convert(readable, kind, place=place)
+        raise wrong_shape(place, msg="a text contains a lone surrogate and has no UTF-8 form") from None
+
+
+def has_utf8(text: str) -> bool:
+    """Whether a text can be written as UTF-8: not with lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _field_errors(

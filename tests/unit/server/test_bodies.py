@@ -173,6 +173,34 @@ def test_wrong_type_is_located(document: Any, loc: tuple[str | int, ...]) -> Non
     assert caught.value.detail[0].type == "type_error"
 
 
+LONE = "\ud800"
+COMPLETE = {"initial_messages": [], "chat_completions_url": "u", "rollout_id": "r"}
+
+
+@pytest.mark.parametrize(
+    "document, loc",
+    [
+        (LONE, ("body",)),
+        ({**COMPLETE, "initial_messages": LONE}, ("body", "initial_messages")),
+        ({**COMPLETE, "initial_messages": [{}, LONE]}, ("body", "initial_messages", 1)),
+        ({**COMPLETE, "agent_timeout_sec": LONE, LONE: 1}, ("body", "agent_timeout_sec")),
+        ({**COMPLETE, "rollout_id": LONE}, ("body", "rollout_id")),
+    ],
+    ids=repr,
+)
+def test_lone_surrogate_in_the_wrong_place_is_located(document: Any, loc: tuple[str | int, ...]) -> None:
+    with pytest.raises(ApiError) as caught:
+        convert(document, RolloutInitRequest)
+    assert caught.value.status == 422
+    assert not isinstance(caught.value.detail, str)
+    assert [item.loc for item in caught.value.detail] == [loc]
+
+
+def test_lone_surrogate_in_a_text_and_in_an_unknown_fields_name_is_taken() -> None:
+    request = convert({**COMPLETE, "label": LONE, LONE: LONE, "metadata": {LONE: LONE}}, RolloutInitRequest)
+    assert (request.label, request.metadata) == (LONE, {LONE: LONE})
+
+
 def test_numbers_written_as_text_are_read_only_where_asked_for() -> None:
     class Page(msgspec.Struct):
         limit: int = 1
