@@ -121,6 +121,13 @@ def test_data_that_the_database_refuses_fails_its_own_command_alone(writer: Writ
     assert writer.do(poll("after")).rollout_id == "after"
 
 
+def test_batch_carried_out_one_by_one_claims_no_positions_between_its_parts(writer: Writing) -> None:
+    # Others may write between the parts. A feed that took all positions up to the last one for told would miss them.
+    done = writer.store.run([admit("before"), admit("\ud800"), admit("after")])
+    assert (done.first_position, done.last_position) == (2, 2)
+    assert [state.rollout_id for state in done.changed.values()] == ["before", "after"]
+
+
 def test_number_without_json_form_fails_its_own_command_alone(writer: Writing) -> None:
     writer.batch(scheduler(), admit("a"), admit("b"))
     writer.do(claim())

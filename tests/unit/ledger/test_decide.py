@@ -183,6 +183,11 @@ class TestAgentDeadlineInTheQueue:
         _, ended = events(queued(agent_timeout_us=timeout_us), cmd.ExpireDeadlines(), now=START_US)
         assert ended.err_message == f"workflow exceeded its {timeout_us / SECOND_US:g}s deadline"
 
+    def test_poll_tells_it_though_no_scheduler_is_there_to_sweep(self) -> None:
+        before = queued(agent_timeout_us=SECOND_US)
+        assert [event.TYPE for event in events(before, poll())] == ["stage_timed", "rollout_finished"]
+        assert events(before, poll(), now=START_US + SECOND_US - 1)[0].TYPE == "lease_renewed"
+
     @pytest.mark.parametrize(
         "before, now",
         [
