@@ -274,12 +274,15 @@ def test_waiting_and_running_are_counted_through_the_whole_life(writer: Writing,
     assert counts(database_url) == (1, 0)
 
 
-async def test_command_of_a_caller_that_left_is_carried_out(ledger: Ledger) -> None:
+async def test_command_of_a_caller_that_left_is_carried_out_and_its_neighbours_are_answered(ledger: Ledger) -> None:
     leaving = asyncio.ensure_future(ledger.submit(admit("r-1")))
-    await asyncio.sleep(0)
+    neighbour = asyncio.ensure_future(ledger.submit(admit("r-2")))
+    await asyncio.sleep(0)  # both are under way now
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
+    async with asyncio.timeout(30):
+        assert (await neighbour).rollout_id == "r-2"
     assert (await ledger.submit(poll("r-1"))).rollout_id == "r-1"
 
 

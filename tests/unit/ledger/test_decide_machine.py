@@ -254,5 +254,5 @@ def open_attempt(events: list[ev.Event]) -> tuple[int, str] | None:
     return started
 
 
-LifeCycle.TestCase.settings = settings(max_examples=200, stateful_step_count=60)
+LifeCycle.TestCase.settings = settings(max_examples=max(200, settings().max_examples), stateful_step_count=60)
 TestLifeCycle = LifeCycle.TestCase
