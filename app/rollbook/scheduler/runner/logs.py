@@ -5,30 +5,47 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import threading
+from collections import deque
 from typing import TextIO
 
 from rollbook.backends.scrub import SecretTexts, scrub
 
+REMEMBERED_ENDS = 64
+"""Executions whose secrets are still scrubbed after their end: tasks and threads they left behind go on talking."""
+
 
 class SecretRegistry:
-    """The secret texts of all running executions of this process."""
+    """The secret texts of the running executions of this process, and of the last ones that ended."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, SecretTexts] = {}
-        self.texts: SecretTexts = ()
+        self._lock = threading.Lock()  # logs may be written by any thread
+        self._running: dict[int, SecretTexts] = {}
+        self._ended: deque[SecretTexts] = deque(maxlen=REMEMBERED_ENDS)
+        self._texts: SecretTexts | None = ()
+
+    @property
+    def texts(self) -> SecretTexts:
+        """Every text to scrub with what replaces it, the longest first."""
+        with self._lock:
+            if self._texts is None:
+                gathered = {form: name for parts in (*self._ended, *self._running.values()) for form, name in parts}
+                self._texts = tuple(sorted(gathered.items(), key=lambda item: len(item[0]), reverse=True))
+            return self._texts
 
     def add(self, key: int, parts: SecretTexts) -> None:
         """An execution starts."""
-        self._parts[key] = parts
-        self._gather()
+        with self._lock:
+            self._running[key] = parts
+            self._texts = None
 
     def remove(self, key: int) -> None:
         """An execution is over."""
-        self._parts.pop(key, None)
-        self._gather()
-
-    def _gather(self) -> None:
-        self.texts = tuple(text for parts in self._parts.values() for text in parts)
+        with self._lock:
+            parts = self._running.pop(key, None)
+            if parts is not None:
+                self._ended.append(parts)
+                self._texts = None
 
 
 class _Scrubbed(io.TextIOBase):
