@@ -172,10 +172,13 @@ class Feed:
                     idle = 0.0
                     self._catch_up()
                 self.trouble = None
-            except LedgerUnavailable as error:
+            except Exception as error:
+                # Whatever it is, following goes on, and the next turn looks again, hint or not.
+                idle = BACKSTOP_SEC
                 if self.trouble is None:
-                    log.warning("the feed cannot read the ledger and tries again: %s", error)
-                self.trouble = str(error)
+                    unforeseen = not isinstance(error, LedgerUnavailable)
+                    log.warning("the feed cannot follow the ledger and tries again: %s", error, exc_info=unforeseen)
+                self.trouble = str(error) or type(error).__name__
 
     def _file_changed(self) -> bool:
         version: int = self._reader.query("PRAGMA data_version")[0][0]

@@ -10,6 +10,7 @@ from .commands import Command
 from .engines import key_path, parse_url
 from .feed import Feed
 from .reader import Reader
+from .refusals import LedgerUnavailable
 from .schema import check, upgrade
 from .secrets import SecretKeys
 from .sqlite import SqliteStore
@@ -43,7 +44,11 @@ class Ledger:
         check(url)
         ledger = cls(url, SecretKeys.load(key_path(url)), hint_socket=hint_socket)
         ledger._writer.start()
-        ledger.feed.start()
+        try:
+            ledger.feed.start()
+        except LedgerUnavailable:
+            await ledger.close()
+            raise
         return ledger
 
     async def submit[Answer](self, command: Command[Answer]) -> Answer:

@@ -25,6 +25,7 @@ def revision(url: sa.URL) -> str | None:
 
     Raises:
         SchemaError: the file exists and is no SQLite database.
+        LedgerUnavailable: it exists and cannot be read.
     """
     path = database_path(url)
     if not path.exists():
@@ -32,8 +33,10 @@ def revision(url: sa.URL) -> str | None:
     connection = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True)
     try:
         row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    except sqlite3.OperationalError:
-        return None
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # there is no such table
+            return None
+        raise LedgerUnavailable(f"cannot read {path}: {error}; check its permissions and its folder's") from error
     except sqlite3.DatabaseError as error:
         raise SchemaError(f"{path} is not an SQLite database; name another file with --database-url") from error
     finally:
@@ -44,6 +47,7 @@ def revision(url: sa.URL) -> str | None:
 def check(url: sa.URL) -> None:
     """Raises:
     SchemaError: the schema is missing, old or newer than this code.
+    LedgerUnavailable: the database cannot be read.
     """
     found = revision(url)
     if found == rollbook_migrations.HEAD:

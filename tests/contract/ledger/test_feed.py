@@ -12,6 +12,7 @@ import pytest
 from rollbook.ledger import feed as feed_module
 from rollbook.ledger.feed import Watch
 from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook_projections import RolloutState
 from tests.support import faults
 from tests.support.ledger import admit, cancel, claim, enter, finish, ledger_path, poll, rows, scheduler
@@ -239,16 +240,21 @@ async def test_changes_of_batches_that_were_carried_out_one_by_one_are_told(ledg
         assert (await waiting).status == "cancelled"
 
 
-async def test_read_that_fails_is_repeated(ledger: Ledger, other: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [LedgerUnavailable("the test's"), ValueError("the test's")])
+async def test_read_that_fails_is_repeated(
+    ledger: Ledger, other: Ledger, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     hearing = Hearing(other)
     await ledger.submit(admit())
     await hearing.until("r-1")
     fail = iter([True])
     states = other.reader.states
+    troubles: list[str | None] = []
 
     def failing(numbers: list[int]) -> list[RolloutState]:
         if next(fail, False):
-            other.reader.query("SELECT * FROM a_table_that_is_not_there")
+            raise error
+        troubles.append(other.feed.trouble)
         return states(numbers)
 
     monkeypatch.setattr(other.reader, "states", failing)
@@ -258,6 +264,7 @@ async def test_read_that_fails_is_repeated(ledger: Ledger, other: Ledger, monkey
         waiting = asyncio.ensure_future(changed(state, watch))
         await ledger.submit(cancel("r-1"))
         assert (await waiting).status == "cancelled"
+    assert troubles == ["the test's"]
     assert other.feed.trouble is None
 
 

@@ -16,7 +16,7 @@ from rollbook.ledger.engines import parse_url
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.replay import verify_replay
-from rollbook.ledger.schema import upgrade
+from rollbook.ledger.schema import check, upgrade
 from tests.support import faults
 from tests.support.ledger import Clock, Writing, admit, ledger_path, poll, rows, scheduler, writing
 
@@ -99,6 +99,19 @@ async def test_ledger_opens_only_where_it_can_write(database_url: str) -> None:
         await Ledger.open(database_url)
     ledger = await Ledger.open(database_url)
     await ledger.close()
+
+
+async def test_ledger_that_cannot_be_read_is_not_taken_for_a_missing_one(database_url: str) -> None:
+    with writing(database_url) as writer:
+        writer.do(admit("r-1"))
+    with faults.read_only(ledger_path(database_url)):
+        with pytest.raises(LedgerUnavailable, match="permissions"):
+            check(parse_url(database_url))
+        with pytest.raises(LedgerUnavailable, match="permissions"):
+            audit(database_url)
+        with pytest.raises(LedgerUnavailable):
+            await Ledger.open(database_url)
+    check(parse_url(database_url))
 
 
 def test_api_that_could_not_write_extends_leases_before_it_judges(database_url: str) -> None:
