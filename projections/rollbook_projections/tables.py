@@ -102,9 +102,9 @@ _partial(
     f"{CLAIMABLE} AND agent_deadline_at IS NOT NULL",
     rollouts.c.agent_deadline_at,
 )
-_partial("rollouts_live", LIVE, rollouts.c.number)
-_partial("rollouts_owned", OWNED, rollouts.c.scheduler, rollouts.c.number)
-_partial("rollouts_finished", FINISHED, rollouts.c.finished_at)
+LIVE_INDEX = _partial("rollouts_live", LIVE, rollouts.c.number)
+OWNED_INDEX = _partial("rollouts_owned", OWNED, rollouts.c.scheduler, rollouts.c.number)
+FINISHED_INDEX = _partial("rollouts_finished", FINISHED, rollouts.c.finished_at)
 
 queue_counts = sa.Table(
     "queue_counts",
