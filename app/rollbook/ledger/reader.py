@@ -31,6 +31,11 @@ PAGE_BYTES = 4 * 1024 * 1024
 _EVENT_COLUMNS = "e.position, e.number, r.rollout_id, e.seq, e.type, e.version, e.recorded_at, e.payload, e.hash"
 _EVENTS = f"SELECT {_EVENT_COLUMNS} FROM events e JOIN rollouts r ON r.number = e.number"
 
+_WORK = (
+    f"SELECT e.type, e.version, e.payload, s.sealed, {', '.join(f'r.{name}' for name in sql.STATE_COLUMNS)}"
+    " FROM events e JOIN secrets s ON s.number = e.number JOIN rollouts r ON r.number = e.number WHERE e.position = ?"
+)
+
 
 class StoredEvent(msgspec.Struct, frozen=True):
     """An event as it lies in the ledger; ``payload`` is its JSON text, exactly."""
@@ -49,7 +54,8 @@ class StoredEvent(msgspec.Struct, frozen=True):
 class Work(msgspec.Struct, frozen=True):
     """What a claimed rollout's execution needs."""
 
-    number: int
+    state: RolloutState
+    """As it stands now, which may be later than the claim."""
     request: RolloutAdmitted
     sealed: bytes
 
@@ -165,15 +171,10 @@ class Reader:
         """Requests and sealed secrets of claimed rollouts; those whose rollout is over meanwhile are left out."""
         found = []
         for state in states:
-            rows = self.query(
-                "SELECT e.type, e.version, e.payload, s.sealed FROM events e JOIN secrets s ON s.number = e.number"
-                " WHERE e.position = ?",
-                (state.request_position,),
-            )
-            for kind, version, payload, sealed in rows:
+            for kind, version, payload, sealed, *row in self.query(_WORK, (state.request_position,)):
                 event = codec.decode(kind, version, payload)
                 assert isinstance(event, RolloutAdmitted)
-                found.append(Work(state.number, event, sealed))
+                found.append(Work(RolloutState(*row), event, sealed))
         return found
 
     def counts(self) -> dict[str, QueueCount]:

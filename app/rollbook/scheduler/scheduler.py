@@ -14,19 +14,22 @@ from uuid import uuid4
 
 import msgspec
 
+from rollbook.ledger import codec
 from rollbook.ledger import commands as cmd
-from rollbook.ledger.codec import CodecError
+from rollbook.ledger.decide import MICROSECONDS
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.liveness import host_name, joined, known_dead, left
 from rollbook.ledger.reader import Work
-from rollbook.ledger.refusals import CommandFailed, LedgerUnavailable, Refusal, SchedulerGone, Superseded
+from rollbook.ledger.refusals import LedgerUnavailable, SchedulerGone
 from rollbook.ledger.secrets import SecretKeyError
 from rollbook.ledger.sqlite import clock_us
 from rollbook.settings import SchedulerSettings
-from rollbook_client.events import Phase, StageSpan
+from rollbook_client.events import Phase
 from rollbook_projections import RolloutState
 
+from .attempts import Attempt, Attempts
 from .loops import Loop
+from .recording import Recorder
 from .runners import Deadline, Lost, RunnerPool
 from .sweeps import Sweeper
 from .wire import Assignment, Finished
@@ -35,18 +38,6 @@ log = logging.getLogger(__name__)
 
 CLAIM_LIMIT = 256
 BACKSTOP_SEC = 1.0
-RETRY_SEC = 0.2
-
-
-class Attempt(msgspec.Struct):
-    """An attempt this process owns."""
-
-    rollout_id: str
-    number: int
-    attempt: int
-    scheduler: str
-    queued: StageSpan
-    cancelled: bool = False
 
 
 class Scheduler:
@@ -64,15 +55,11 @@ class Scheduler:
         self._settings = settings
         self._pool = pool
         self._on_broken = on_broken
-        self._keys = 0
-        self._attempts: dict[int, Attempt] = {}
-        self._by_number: dict[int, int] = {}
-        self._recording: set[asyncio.Task[None]] = set()
+        self._attempts = Attempts()
+        self._recorder = Recorder(ledger, self._attempts.forget)
         self._claiming = True
         self._claim_under_way = False
         self._releasing = False
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._beaten_at = 0.0
         self.member_id = uuid4().hex
         self._claims = Loop("claims", self._claim_once, interval_sec=BACKSTOP_SEC)
@@ -145,76 +132,72 @@ class Scheduler:
                 return
 
     def _dispatch(self, claimed: tuple[RolloutState, ...]) -> None:
-        works = {work.number: work for work in self._ledger.reader.work(claimed)}
+        works = {work.state.number: work for work in self._ledger.reader.work(claimed)}
         for state in claimed:
-            self._keys += 1
-            key = self._keys
-            self._own(key, state)
+            attempt = self._attempts.own(state, now_us=clock_us())
             work = works.get(state.number)
             if work is None:
-                self.lost(Lost(key, "its secrets were gone when the attempt started"))
-                continue
-            self._start(key, state, work)
+                self.lost(Lost(attempt.key, "its secrets were gone when the attempt started"))
+            elif self._pool.free <= 0:
+                # A runner died or was given up since the claim was sent.
+                self.lost(Lost(attempt.key, "no runner had a slot for it any more", released=True))
+            elif not _is_wanted(attempt, work.state):
+                # What the feed told between the claim and now found no attempt of ours.
+                self.finished(Finished(attempt.key, "cancelled"))
+            else:
+                self._start(attempt, work)
 
-    def _own(self, key: int, state: RolloutState) -> None:
-        queued = StageSpan(stage="queue", started_at=state.queued_at, ended_at=max(clock_us(), state.queued_at))
-        self._attempts[key] = Attempt(state.rollout_id, state.number, state.attempt, state.scheduler or "", queued)
-        self._by_number[state.number] = key
-        self._idle.clear()
-
-    def _start(self, key: int, state: RolloutState, work: Work) -> None:
-        request = work.request
+    def _start(self, attempt: Attempt, work: Work) -> None:
         try:
-            secrets = self._ledger.keys.open(work.sealed, state.rollout_id)
-        except SecretKeyError as error:
-            self.finished(Finished(key=key, status="failure", err_message=str(error), err_category="internal_error"))
+            assignment, deadline = self._prepared(attempt, work)
+        except Exception as error:
+            if not isinstance(error, SecretKeyError):
+                log.exception("rollout %s cannot be handed to a runner", attempt.rollout_id)
+            reason = f"the rollout could not be handed to a runner: {error}"
+            self.finished(Finished(attempt.key, "failure", err_message=reason, err_category="internal_error"))
             return
-        queued = self._attempts[key].queued
-        queued_us = queued.ended_at - queued.started_at
-        limits = msgspec.json.decode(request.request, type=_Limits, strict=False)
+        self._pool.run(assignment, deadline)
+
+    def _prepared(self, attempt: Attempt, work: Work) -> tuple[Assignment, Deadline]:
+        request = bytes(work.request.request)
+        secrets = self._ledger.keys.open(work.sealed, attempt.rollout_id)
+        queued_sec = (attempt.queued.ended_at - attempt.queued.started_at) / MICROSECONDS
+        limits = _limits(request)
         agent = limits.agent_timeout_sec
         deadline = Deadline(
             agent_sec=agent,
-            agent_left_sec=None if agent is None else agent - queued_us / 1e6,
+            agent_left_sec=None if agent is None else agent - queued_sec,
             grader_sec=limits.grader_timeout_sec,
         )
         assignment = Assignment(
-            key=key,
-            rollout_id=state.rollout_id,
-            request=bytes(request.request),
+            key=attempt.key,
+            rollout_id=attempt.rollout_id,
+            request=request,
             chat_completions_url=secrets.chat_completions_url,
             llm_api_key=secrets.llm_api_key,
-            queued_sec=queued_us / 1e6,
+            queued_sec=queued_sec,
         )
-        self._pool.run(assignment, deadline)
-        if state.cancel_requested_at is not None or state.terminal:
-            self._cancel(key)
+        return assignment, deadline
 
     # What the ledger's feed tells
 
     def _told(self, changed: dict[int, RolloutState]) -> None:
         queues = self._settings.queues
         for number, state in changed.items():
-            key = self._by_number.get(number)
-            if key is not None:
-                self._judge(key, state)
-            elif state.claimable and state.queue in queues:
+            attempt = self._attempts.of(number)
+            if attempt is not None:
+                self._judge(attempt, state)
+            if state.claimable and state.queue in queues:
                 self._claims.wake()
 
-    def _judge(self, key: int, state: RolloutState) -> None:
-        attempt = self._attempts[key]
-        if state.attempt < attempt.attempt:
-            return  # read before our claim
-        if state.attempt != attempt.attempt or state.scheduler != attempt.scheduler:
-            self._cancel(key)  # somebody else has it, or it is closed: this execution works for nobody
-        elif state.cancel_requested_at is not None or state.terminal:
-            self._cancel(key)
+    def _judge(self, attempt: Attempt, state: RolloutState) -> None:
+        if not _is_wanted(attempt, state):
+            self._cancel(attempt)
 
-    def _cancel(self, key: int) -> None:
-        attempt = self._attempts[key]
+    def _cancel(self, attempt: Attempt) -> None:
         if not attempt.cancelled:
             attempt.cancelled = True
-            self._pool.cancel(key)
+            self._pool.cancel(attempt.key)
 
     # What runners report
 
@@ -230,7 +213,7 @@ class Scheduler:
         """An execution entered a phase."""
         attempt = self._attempts.get(key)
         if attempt is not None:
-            self._record(None, cmd.EnterPhase(attempt.rollout_id, attempt.attempt, attempt.scheduler, phase))
+            self._recorder.record(cmd.EnterPhase(attempt.rollout_id, attempt.attempt, attempt.scheduler, phase))
 
     def finished(self, report: Finished) -> None:
         """An execution is over: record how."""
@@ -241,8 +224,8 @@ class Scheduler:
             self.lost(Lost(report.key, "the scheduler was shut down", released=True))
             return
         rewards = () if report.reward is None else (cmd.Score("reward", report.reward),)
-        self._record(
-            report.key,
+        attempt.reported = True
+        self._recorder.record(
             cmd.FinishAttempt(
                 rollout_id=attempt.rollout_id,
                 attempt=attempt.attempt,
@@ -259,14 +242,15 @@ class Scheduler:
                 rewards=rewards,
                 metrics=tuple(cmd.Score(name, value) for name, value in report.metrics.items()),
             ),
+            ends=report.key,
         )
 
     def lost(self, loss: Lost) -> None:
         """An execution is gone: give its rollout back."""
         attempt = self._attempts.get(loss.key)
         if attempt is not None:
-            self._record(
-                loss.key,
+            attempt.reported = True
+            self._recorder.record(
                 cmd.CloseAttempt(
                     rollout_id=attempt.rollout_id,
                     attempt=attempt.attempt,
@@ -274,43 +258,8 @@ class Scheduler:
                     outcome="released" if loss.released else "lost",
                     reason=loss.reason,
                 ),
+                ends=loss.key,
             )
-
-    def _record(self, ends: int | None, command: cmd.EnterPhase | cmd.FinishAttempt | cmd.CloseAttempt) -> None:
-        task = asyncio.get_running_loop().create_task(self._submit(ends, command))
-        self._recording.add(task)
-        task.add_done_callback(self._recording.discard)
-
-    async def _submit(self, ends: int | None, command: cmd.EnterPhase | cmd.FinishAttempt | cmd.CloseAttempt) -> None:
-        """Record until it is decided: a ledger that cannot be written now keeps the result waiting, not lost."""
-        while True:
-            try:
-                await self._ledger.submit(command)
-            except LedgerUnavailable as error:
-                log.warning("rollout %s: %s; its report is kept and tried again", command.rollout_id, error)
-                await asyncio.sleep(RETRY_SEC)
-                continue
-            except Superseded:
-                log.info(
-                    "rollout %s: the report of superseded attempt %d is dropped", command.rollout_id, command.attempt
-                )
-            except (CommandFailed, CodecError) as error:
-                log.error("rollout %s: its report was refused: %s", command.rollout_id, error)
-                if ends is not None and isinstance(command, cmd.FinishAttempt):
-                    command = _without_payload(command, str(error))
-                    continue
-            except Refusal as error:
-                log.error("rollout %s: its report was refused: %s", command.rollout_id, error)
-            break
-        if ends is not None:
-            self._forget(ends)
-
-    def _forget(self, key: int) -> None:
-        attempt = self._attempts.pop(key, None)
-        if attempt is not None and self._by_number.get(attempt.number) == key:
-            del self._by_number[attempt.number]
-        if not self._attempts:
-            self._idle.set()
 
     # Beats
 
@@ -329,13 +278,13 @@ class Scheduler:
             log.error("this scheduler was declared dead; it stops its attempts and registers anew")
             await self._start_anew()
         except LedgerUnavailable:
-            if now - self._beaten_at > self._settings.beat_lost_after_sec and self._attempts:
+            if now - self._beaten_at > self._settings.beat_lost_after_sec and self._attempts.unreported():
                 log.error("no beat was accepted for %.0f s; the attempts are stopped", now - self._beaten_at)
                 await self._stop_attempts()
             raise
         else:
             self._beaten_at = now
-            self._close_orphans()
+            self._reconcile()
 
     def _trouble(self) -> str | None:
         troubles = [f"{loop.name}: {loop.trouble}" for loop in self.loops if loop.trouble]
@@ -354,21 +303,27 @@ class Scheduler:
 
     async def _stop_attempts(self) -> None:
         """Others may have our rollouts by now: end the executions, and drop what they would still report."""
-        keys = list(self._attempts)
-        for key in keys:
-            self._pool.cancel(key)
-            self._forget(key)
+        for attempt in self._attempts.unreported():
+            self._pool.cancel(attempt.key)
+            self._attempts.forget(attempt.key)
 
-    def _close_orphans(self) -> None:
-        """Attempts that the ledger says are ours though we know nothing of them: a claim whose answer was lost."""
+    def _reconcile(self) -> None:
+        """Compare our attempts with the ledger's: what the feed tells is a hint, and a claim's answer can be lost."""
         if self._claim_under_way:
             return
-        known = {(attempt.number, attempt.attempt) for attempt in self._attempts.values()}
-        for state in self._ledger.reader.owned_by(self.member_id):
-            if (state.number, state.attempt) not in known:
-                self._keys += 1
-                self._own(self._keys, state)
-                self.lost(Lost(self._keys, "the answer to its claim was lost", released=True))
+        owned = {state.number: state for state in self._ledger.reader.owned_by(self.member_id)}
+        for attempt in self._attempts.unreported():
+            state = owned.get(attempt.number)
+            if state is None:
+                self._cancel(attempt)
+            else:
+                self._judge(attempt, state)
+        for state in owned.values():
+            known = self._attempts.of(state.number)
+            if known is None or known.attempt != state.attempt:
+                dropped = self._attempts.own(state, now_us=clock_us())
+                reason = "its scheduler knew nothing of it: the claim's answer was lost, or it was stopped meanwhile"
+                self.lost(Lost(dropped.key, reason, released=True))
 
     # Shutdown
 
@@ -384,8 +339,7 @@ class Scheduler:
                 await self._cancel_all()
         await self._sweeps.stop()
         await self._pool.stop(settings.clean_up_sec)
-        if self._recording:
-            await asyncio.wait(self._recording, timeout=settings.force_sec)
+        await self._recorder.settle(settings.force_sec)
         await self._beats.stop()
         left(self.member_id)
         try:
@@ -396,7 +350,7 @@ class Scheduler:
     async def _drained(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                await self._idle.wait()
+                await self._attempts.idle.wait()
         except TimeoutError:
             return False
         return True
@@ -404,26 +358,39 @@ class Scheduler:
     async def _release(self) -> None:
         log.info("%d rollouts still run; they go back to their queue", len(self._attempts))
         self._releasing = True
-        for key in list(self._attempts):
-            self._pool.cancel(key)
+        for attempt in self._attempts.unreported():
+            self._pool.cancel(attempt.key)
         if not await self._drained(self._settings.force_sec):
             await self._pool.kill()
-            for key in list(self._attempts):
-                self.lost(Lost(key, "the scheduler was shut down", released=True))
+            for attempt in self._attempts.unreported():
+                self.lost(Lost(attempt.key, "the scheduler was shut down", released=True))
             await self._drained(self._settings.force_sec)
 
     async def _cancel_all(self) -> None:
         log.info("%d rollouts still run; they are cancelled", len(self._attempts))
-        ids = tuple(attempt.rollout_id for attempt in self._attempts.values())
-        await self._ledger.submit(cmd.Cancel(requested_by="shutdown", ids=ids))
-        for key in list(self._attempts):
-            self._cancel(key)
+        ids = tuple(attempt.rollout_id for attempt in self._attempts.unreported())
+        try:
+            await self._ledger.submit(cmd.Cancel(requested_by="shutdown", ids=ids))
+        except LedgerUnavailable as error:
+            log.warning("the cancellation cannot be recorded, so they go back to their queue: %s", error)
+            self._releasing = True
+        for attempt in self._attempts.unreported():
+            self._cancel(attempt)
         if not await self._drained(self._settings.clean_up_sec):
             log.error("%d rollouts ignore their cancellation; their runners are killed", len(self._attempts))
             await self._pool.kill()
-            for key in list(self._attempts):
-                self.lost(Lost(key, "it ignored its cancellation when the scheduler was shut down"))
+            for attempt in self._attempts.unreported():
+                reason = "it ignored its cancellation when the scheduler was shut down"
+                self.lost(Lost(attempt.key, reason, released=self._releasing))
             await self._drained(self._settings.force_sec)
+
+
+def _is_wanted(attempt: Attempt, state: RolloutState) -> bool:
+    """Whether anybody waits for what the attempt would bring, as far as a state of its rollout tells."""
+    if state.attempt < attempt.attempt:
+        return True  # read before our claim
+    ours = state.attempt == attempt.attempt and state.scheduler == attempt.scheduler
+    return ours and state.cancel_requested_at is None and not state.terminal
 
 
 class _Limits(msgspec.Struct, frozen=True):
@@ -431,18 +398,13 @@ class _Limits(msgspec.Struct, frozen=True):
     grader_timeout_sec: float | None = None
 
 
-def _without_payload(command: cmd.FinishAttempt, reason: str) -> cmd.FinishAttempt:
-    """A result that the ledger cannot take still ends its rollout, as what it is: a failure of ours."""
-    return cmd.FinishAttempt(
-        rollout_id=command.rollout_id,
-        attempt=command.attempt,
-        scheduler=command.scheduler,
-        status="failure",
-        err_message=f"the result could not be recorded: {reason}",
-        err_category="internal_error",
-        spans=command.spans,
-    )
+def _limits(request: bytes) -> _Limits:
+    """The deadlines of a request, whose other parts may hold what msgspec does not read (lone surrogates)."""
+    try:
+        return msgspec.json.decode(request, type=_Limits, strict=False)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return msgspec.convert(codec.loads(request), _Limits, strict=False)
 
 
 def _us(seconds: float) -> int:
-    return int(seconds * 1_000_000)
+    return int(seconds * MICROSECONDS)

@@ -1,0 +1,71 @@
+"""The attempts that a scheduler owns: which execution belongs to which, and which of them are reported already."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from rollbook_client.events import StageSpan
+from rollbook_projections import RolloutState
+
+
+class Attempt(msgspec.Struct):
+    """An attempt this process owns. ``key`` is its execution's, unique in this process and never 0.
+
+    ``reported``: its end is on the way to the ledger, and nothing else may be reported of it.
+    """
+
+    key: int
+    rollout_id: str
+    number: int
+    attempt: int
+    scheduler: str
+    queued: StageSpan
+    cancelled: bool = False
+    reported: bool = False
+
+
+class Attempts:
+    """From the claim until the end is recorded. ``idle`` is set while there are none."""
+
+    def __init__(self) -> None:
+        self._last_key = 0
+        self._by_key: dict[int, Attempt] = {}
+        self._by_number: dict[int, Attempt] = {}
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def own(self, state: RolloutState, *, now_us: int) -> Attempt:
+        """Take in a claimed rollout; its time in the queue ends now (microseconds)."""
+        self._last_key += 1
+        queued = StageSpan(stage="queue", started_at=state.queued_at, ended_at=max(now_us, state.queued_at))
+        attempt = Attempt(self._last_key, state.rollout_id, state.number, state.attempt, state.scheduler or "", queued)
+        self._by_key[attempt.key] = attempt
+        self._by_number[attempt.number] = attempt
+        self.idle.clear()
+        return attempt
+
+    def get(self, key: int) -> Attempt | None:
+        """The attempt of an execution that is still to be reported; None when it is not ours (any more)."""
+        attempt = self._by_key.get(key)
+        return None if attempt is None or attempt.reported else attempt
+
+    def of(self, number: int) -> Attempt | None:
+        """The last attempt owned of a rollout, by its number."""
+        return self._by_number.get(number)
+
+    def unreported(self) -> list[Attempt]:
+        """Those whose end is not known yet."""
+        return [attempt for attempt in self._by_key.values() if not attempt.reported]
+
+    def forget(self, key: int) -> None:
+        """The attempt is over, or somebody else's."""
+        attempt = self._by_key.pop(key, None)
+        if attempt is not None and self._by_number.get(attempt.number) is attempt:
+            del self._by_number[attempt.number]
+        if not self._by_key:
+            self.idle.set()

@@ -1,0 +1,80 @@
+"""Recording what runners report: each report is kept until the ledger has decided on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rollbook.ledger import commands as cmd
+from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.refusals import CommandFailed, LedgerUnavailable, Refusal, Superseded
+
+log = logging.getLogger(__name__)
+
+RETRY_SEC = 0.2
+
+Report = cmd.EnterPhase | cmd.FinishAttempt | cmd.CloseAttempt
+
+
+class Recorder:
+    """One per scheduler. ``on_ended`` is called with an execution's key once its end is decided."""
+
+    def __init__(self, ledger: Ledger, on_ended: Callable[[int], None]) -> None:
+        self._ledger = ledger
+        self._on_ended = on_ended
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def record(self, report: Report, *, ends: int | None = None) -> None:
+        """Record a report; ``ends`` is the key of the execution whose end it is."""
+        task = asyncio.get_running_loop().create_task(self._record(report, ends))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def settle(self, timeout_sec: float) -> None:
+        """Wait for the reports under way; those that cannot be recorded in time are given up."""
+        if not self._under_way:
+            return
+        _, left = await asyncio.wait(self._under_way, timeout=timeout_sec)
+        if left:
+            log.error("%d reports could not be recorded in time; their rollouts are run again", len(left))
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+
+    async def _record(self, report: Report, ends: int | None) -> None:
+        bare = False
+        while True:
+            try:
+                await self._ledger.submit(report)
+            except LedgerUnavailable as error:
+                # A ledger that cannot be written now keeps the result waiting, not lost.
+                log.warning("rollout %s: %s; its report is kept and tried again", report.rollout_id, error)
+                await asyncio.sleep(RETRY_SEC)
+                continue
+            except Superseded:
+                log.info(
+                    "rollout %s: the report of superseded attempt %d is dropped", report.rollout_id, report.attempt
+                )
+            except CommandFailed as error:
+                log.error("rollout %s: its report was refused: %s", report.rollout_id, error)
+                if isinstance(report, cmd.FinishAttempt) and not bare:
+                    report, bare = _bare(report, str(error)), True
+                    continue
+            except Refusal as error:
+                log.error("rollout %s: its report was refused: %s", report.rollout_id, error)
+            break
+        if ends is not None:
+            self._on_ended(ends)
+
+
+def _bare(report: cmd.FinishAttempt, reason: str) -> cmd.FinishAttempt:
+    """A result that the ledger cannot take still ends its rollout, as what it is: a failure of ours."""
+    return cmd.FinishAttempt(
+        rollout_id=report.rollout_id,
+        attempt=report.attempt,
+        scheduler=report.scheduler,
+        status="failure",
+        err_message=f"the result could not be recorded: {reason}",
+        err_category="internal_error",
+    )
