@@ -1,0 +1,73 @@
+"""A thousand long polls at once: what they hold of the database, and that all of them are woken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.support.processes import CHAT_URL, LIMIT_SEC, Deployment, Started, until
+
+POLLS = 1_000
+
+
+def open_database_files(api: Started) -> int:
+    """How many descriptors of the process are of the database: its file, log, shared memory or lock."""
+    count = 0
+    for descriptor in Path(f"/proc/{api.pid}/fd").iterdir():
+        try:
+            count += "ledger.sqlite3" in str(descriptor.readlink())
+        except FileNotFoundError:  # closed while we looked
+            continue
+    return count
+
+
+async def poll(deployment: Deployment, admission: dict[str, Any]) -> dict[str, Any]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", deployment.port)
+    try:
+        request = (
+            f"GET /rollout/{admission['rollout_id']}/result HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            f"X-Osmosis-Rollout-Lease: {admission['polling_lease_token']}\r\n\r\n"
+        )
+        writer.write(request.encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
+        answer: dict[str, Any] = json.loads(body)
+        return answer
+    finally:
+        writer.close()
+
+
+async def test_parked_polls_hold_no_database_connection_and_are_all_woken(deployment: Deployment) -> None:
+    api = deployment.api(result_wait_timeout_sec=50.0, polling_lease_timeout_sec=100.0)
+    await deployment.answering()
+    limits = httpx.Limits(max_connections=20)
+    async with (
+        asyncio.timeout(LIMIT_SEC),
+        httpx.AsyncClient(base_url=deployment.url, limits=limits, timeout=None) as http,
+    ):
+        bodies = [
+            {"rollout_id": f"r-{number}", "initial_messages": [], "chat_completions_url": CHAT_URL}
+            for number in range(POLLS)
+        ]
+        answered = await asyncio.gather(*(http.post("/rollout", json=body) for body in bodies))
+        admissions = [answer.json() for answer in answered]
+        renewals = "SELECT count(*) FROM events WHERE type = 'lease_renewed'"
+        first = asyncio.create_task(poll(deployment, admissions[0]))
+        await until(lambda: deployment.number(renewals) == 1, what="a parked poll")
+        few = open_database_files(api)
+
+        others = [asyncio.create_task(poll(deployment, admission)) for admission in admissions[1:]]
+        await until(lambda: deployment.number(renewals) == POLLS, what="a thousand parked polls")
+        assert not any(task.done() for task in (first, *others))
+        assert open_database_files(api) == few
+        assert len(list(Path(f"/proc/{api.pid}/fd").iterdir())) > POLLS
+
+        await http.post("/rollout/cancel", json={"all": True})
+        answers = await asyncio.gather(first, *others)
+    assert {answer["status"] for answer in answers} == {"cancelled"}
+    assert [answer["rollout_id"] for answer in answers] == [admission["rollout_id"] for admission in admissions]
+    deployment.check_ledger()

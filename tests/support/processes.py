@@ -1,0 +1,307 @@
+"""Rollbook's processes as a test starts, watches and kills them, and what their ledger says afterwards.
+
+Everything a deployment started, and whatever those processes started, carries a mark of its own in its environment.
+That is how runners are found, how nothing outlives a test, and how a test sees that nothing was left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import msgspec
+
+from rollbook.ledger.audit import audit
+from rollbook.ledger.replay import verify_replay
+from rollbook.settings import ApiSettings, SchedulerSettings
+from rollbook_client import RolloutClient
+from tests.support.ledger import ledger_path, rows
+
+LIMIT_SEC = 60.0
+LOOK_PAUSE_SEC = 0.02
+MARK_VARIABLE = "TEST_DEPLOYMENT"
+ENTRYPOINTS = Path(__file__).with_name("entrypoints")
+CHOSEN = ENTRYPOINTS / "chosen.py"
+QUEUE = "chosen"
+CHAT_URL = "http://127.0.0.1:9/v1"
+API_MODULE = "rollbook.server"
+SCHEDULER_MODULE = "rollbook.scheduler"
+RUNNER_MODULE = "rollbook.scheduler.runner"
+
+API = ApiSettings(
+    database_url="", queue=QUEUE, result_wait_timeout_sec=0.5, polling_lease_timeout_sec=30.0, max_attempts=3
+)
+SCHEDULER = SchedulerSettings(
+    database_url="",
+    entrypoint=str(CHOSEN),
+    queues=(QUEUE,),
+    # Short, so that a death is noticed within a test's patience; long enough for a busy machine to beat in time.
+    beat_interval_sec=0.3,
+    dead_after_sec=2.0,
+    beat_lost_after_sec=1.5,
+    sweep_interval_sec=0.1,
+    drain_sec=5.0,
+    clean_up_sec=10.0,
+    force_sec=5.0,
+)
+
+
+async def until[T](look: Callable[[], T], *, what: str, limit_sec: float = LIMIT_SEC) -> T:
+    """Return what ``look`` gives once that is true. Conditions in other processes send no signal, so it looks again."""
+    deadline = time.monotonic() + limit_sec
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {limit_sec:g} s: {what}")
+        await asyncio.sleep(LOOK_PAUSE_SEC)
+    return found
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Started:
+    """A process of a deployment, with what it and its children wrote."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it at once, and wait until it is gone."""
+        self._process.kill()
+        self._process.wait(LIMIT_SEC)
+
+    async def end(self) -> int:
+        """Its exit code, once it has ended."""
+        return await asyncio.to_thread(self._process.wait, LIMIT_SEC)
+
+    async def stop(self) -> int:
+        """Ask it to end; its exit code."""
+        self.send(signal.SIGTERM)
+        return await self.end()
+
+
+class Deployment:
+    """Processes over one ledger in a folder of their own; close it to end all of them."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder = folder
+        self.logs = folder / "logs"
+        self.logs.mkdir()
+        self.database = folder / "ledger" / "ledger.sqlite3"
+        self.database_url = f"sqlite:///{self.database}"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._mark = f"{MARK_VARIABLE}={uuid4().hex}"
+        self._variables = variables
+        self._lifeline, self._lifeline_writer = os.pipe()
+        self.started: list[Started] = []
+
+    # Starting and ending
+
+    # An API and a scheduler end when the lifeline closes, so they end too when the tests are killed themselves.
+
+    def api(self, **changes: Any) -> Started:
+        """An API process of its own, on this deployment's port."""
+        settings = msgspec.structs.replace(API, database_url=self.database_url, port=self.port, **changes)
+        text = msgspec.json.encode(settings).decode()
+        return self.start("api", "-m", API_MODULE, ROLLBOOK_API_SETTINGS=text, ROLLBOOK_LIFELINE_FD=str(self._lifeline))
+
+    def scheduler(self, **changes: Any) -> Started:
+        """A scheduler process of its own, with its runners."""
+        settings = msgspec.structs.replace(SCHEDULER, database_url=self.database_url, **changes)
+        text = msgspec.json.encode(settings).decode()
+        variables = {"ROLLBOOK_SCHEDULER_SETTINGS": text, "ROLLBOOK_LIFELINE_FD": str(self._lifeline)}
+        return self.start("scheduler", "-m", SCHEDULER_MODULE, **variables)
+
+    def serve(self, *options: str, entrypoint: Path = CHOSEN) -> Started:
+        """`rollbook serve` over this deployment's ledger and port."""
+        where = ("--database-url", self.database_url, "--port", str(self.port))
+        return self.start("serve", "-m", "rollbook", "serve", str(entrypoint), *where, *options)
+
+    def embedded(self, **options: Any) -> Started:
+        """`create_rollout_server` with these options, in a process of its own."""
+        options = {"result_wait_timeout_sec": 0.5, "polling_lease_timeout_sec": 30.0, **options}
+        application = str(ENTRYPOINTS / "embedded_app.py")
+        return self.start("embedded", application, str(self.port), self.database_url, json.dumps(options))
+
+    def start(self, name: str, *arguments: str, **variables: str) -> Started:
+        """A Python process with these arguments; its output goes to a file."""
+        log = self.logs / f"{len(self.started)}-{name}.log"
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ROLLBOOK_", "OSMOSIS_"))}
+        marked = dict([self._mark.split("=")])
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=self.folder,
+                env={**inherited, **self._variables, **variables, **marked},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(self._lifeline,),
+                process_group=0,
+            )
+        started = Started(process, log)
+        self.started.append(started)
+        return started
+
+    def pids(self, module: str = "") -> list[int]:
+        """Processes of this deployment that run, whoever started them; ``module`` is the one they run."""
+        running = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        return [pid for pid in running if self._is_ours(pid, module)]
+
+    def _is_ours(self, pid: int, module: str) -> bool:
+        try:
+            if self._mark.encode() not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return False
+            return not module or module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:  # it ended meanwhile, or belongs to somebody else
+            return False
+
+    def kill(self, module: str = "") -> None:
+        """SIGKILL to all processes that run the module; without one, to everything."""
+        for pid in self.pids(module):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Leave no process of this deployment."""
+        deadline = time.monotonic() + LIMIT_SEC
+        while self.pids():
+            assert time.monotonic() < deadline, "processes of a test cannot be killed"
+            self.kill()
+        for started in self.started:
+            started.kill()
+        os.close(self._lifeline)
+        os.close(self._lifeline_writer)
+
+    # Asking
+
+    @asynccontextmanager
+    async def client(self, **options: Any) -> AsyncIterator[RolloutClient]:
+        """A client; what is done with it must be over within the limit."""
+        async with asyncio.timeout(LIMIT_SEC), RolloutClient(url=self.url, **options) as client:
+            yield client
+
+    async def answering(self, *, api_key: str | None = None) -> dict[str, Any]:
+        """The health object, once there is an API that answers."""
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        async with httpx.AsyncClient(headers=headers) as http:
+            deadline = time.monotonic() + LIMIT_SEC
+            while True:
+                with suppress(httpx.TransportError):
+                    answer = await http.get(f"{self.url}/health")
+                    if answer.status_code == 200:
+                        health: dict[str, Any] = answer.json()
+                        return health
+                failed = next((one for one in self.started if one.ended), None)
+                assert time.monotonic() < deadline, f"no API answers; {failed and failed.output}"
+                await asyncio.sleep(LOOK_PAUSE_SEC)
+
+    async def runners(self, count: int = 1) -> list[int]:
+        """The process ids of the runners, once there are so many."""
+
+        def enough() -> list[int]:
+            pids = self.pids(RUNNER_MODULE)
+            return pids if len(pids) >= count else []
+
+        return await until(enough, what=f"{count} runners")
+
+    @property
+    def output(self) -> str:
+        """What all processes wrote."""
+        return "".join(started.output for started in self.started)
+
+    # The ledger
+
+    def rows(self, text: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return rows(self.database_url, text, parameters)
+
+    def number(self, text: str, *parameters: Any) -> Any:
+        """The one value that a query answers."""
+        return self.rows(text, *parameters)[0][0]
+
+    @property
+    def admitted(self) -> int:
+        found: int = self.number("SELECT count(*) FROM rollouts")
+        return found
+
+    @property
+    def finished(self) -> int:
+        found: int = self.number("SELECT count(*) FROM rollouts WHERE finished_at IS NOT NULL")
+        return found
+
+    def statuses(self) -> dict[str, int]:
+        return dict(self.rows("SELECT status, count(*) FROM rollouts GROUP BY status"))
+
+    def check_ledger(self) -> None:
+        """One end for each rollout that is over, attempts one after the other, rows as the events say, hashes right."""
+        ends = self.rows(
+            "SELECT r.rollout_id, count(e.position), r.finished_at IS NOT NULL FROM rollouts r"
+            " LEFT JOIN events e ON e.number = r.number AND e.type = 'rollout_finished' GROUP BY r.number"
+        )
+        assert [row for row in ends if row[1] != row[2]] == []
+        last: dict[str, str] = {}
+        for rollout_id, kind in self.rows(
+            "SELECT r.rollout_id, e.type FROM events e JOIN rollouts r ON r.number = e.number"
+            " WHERE e.type IN ('attempt_started', 'attempt_ended') ORDER BY e.number, e.seq"
+        ):
+            assert last.get(rollout_id, "attempt_ended") != kind, f"attempts of {rollout_id} overlap"
+            last[rollout_id] = kind
+        assert verify_replay(self.database_url) == []
+        assert audit(self.database_url) == []
+
+    async def stop_outside_of_writing(self, process: Started) -> None:
+        """SIGSTOP, but never while it holds the writers' lock: stopped there, it would hold up all the others too."""
+
+        def stopped() -> bool:
+            process.send(signal.SIGSTOP)
+            if self._lock_is_free():
+                return True
+            process.send(signal.SIGCONT)
+            return False
+
+        await until(stopped, what="a moment in which the process writes nothing")
+
+    def _lock_is_free(self) -> bool:
+        path = ledger_path(self.database_url)
+        with path.with_name(path.name + ".lock").open("rb") as lock:
+            for _ in range(100):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    os.sched_yield()
+                    continue
+                return True
+        return False
