@@ -28,12 +28,12 @@ from rollbook.scheduler.wire import (
     Ready,
     Shutdown,
     ToRunner,
-    ToScheduler,
 )
 
 from .executor import Executor
 from .logs import ScrubbingFilter, SecretRegistry, scrub_streams
 from .marks import PULSE_INTERVAL_SEC, mark_tasks
+from .outbox import Outbox
 
 _PR_SET_PDEATHSIG = 1
 
@@ -88,31 +88,18 @@ async def _serve(
             assert isinstance(message, Shutdown)
             close(True)
 
-    outbox: list[ToScheduler] = []
-
-    def emit(message: ToScheduler) -> None:
-        # Reports of one turn of the loop go in one write.
-        if not outbox:
-            loop.call_soon(flush)
-        outbox.append(message)
-
-    def flush() -> None:
-        frames.send(*outbox)
-        outbox.clear()
-
     marks = Marks(settings.marks)
-    executor = Executor(backend, secrets, emit, on_grading=marks.enter_grading)
-    _, frames = await loop.create_unix_connection(
-        lambda: FramePipe[ToRunner](ToRunner, receive, lambda: close(False)),  # type: ignore[arg-type]
-        sock=pipe,
-    )
+    frames: FramePipe[ToRunner] = FramePipe(ToRunner, receive, lambda: close(False))  # type: ignore[arg-type]
+    outbox = Outbox(frames.send)
+    executor = Executor(backend, secrets, outbox.put, on_grading=marks.enter_grading)
+    await loop.create_unix_connection(lambda: frames, sock=pipe)
     mark_tasks(loop, marks)
     _arm_stacks(loop, settings)
     frames.send(Ready(backend.max_concurrent))
     if not await ended:
         os._exit(1)  # the scheduler is gone; its successor runs these rollouts, and nothing here is worth keeping
     await executor.shut_down()
-    flush()
+    outbox.flush()
     frames.close()
     return 0
 

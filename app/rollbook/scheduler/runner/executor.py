@@ -44,13 +44,20 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
 
 
 class _Execution:
-    __slots__ = ("cancelled", "phases", "task", "timer")
+    __slots__ = ("cancelled", "phases", "started", "task", "timer")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.phases: list[Phase] = []
         self.timer: asyncio.TimerHandle | None = None
         self.cancelled = False
+        self.started = False
+
+    def interrupt(self) -> None:
+        """Cancel the task. One that was not begun yet could not report then: it looks for itself when it begins."""
+        self.cancelled = True
+        if self.started and self.task is not None:
+            self.task.cancel()
 
 
 class Executor:
@@ -88,12 +95,12 @@ class Executor:
     def cancel(self, key: int) -> None:
         """Request an execution's end: through its backend, which may have more to clean up than the task."""
         execution = self._executions.get(key)
-        if execution is None or execution.task is None or execution.cancelled:
+        if execution is None or execution.cancelled:
             return
         execution.cancelled = True
         rollout_id = self._ids[key]
         if sum(other == rollout_id for other in self._ids.values()) > 1:
-            execution.task.cancel()  # by its id, a later attempt of the same rollout would be cancelled too
+            execution.interrupt()  # by its id, a later attempt of the same rollout would be cancelled too
             return
         try:
             found = self._backend.cancel_rollouts(ids=[rollout_id]).get(rollout_id)
@@ -101,17 +108,19 @@ class Executor:
             log.exception("the backend failed to cancel rollout %s; its task is cancelled instead", rollout_id)
             found = None
         if found is None or found == "not_found":
-            execution.task.cancel()
+            execution.interrupt()
 
     async def shut_down(self) -> None:
         """Cancel what still runs, wait for its clean-up, then release the backend."""
-        tasks = [execution.task for execution in self._executions.values() if execution.task is not None]
-        for task in tasks:
-            task.cancel()
+        executions = list(self._executions.values())
+        tasks = [execution.task for execution in executions if execution.task is not None]
+        for execution in executions:
+            execution.interrupt()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._backend.shutdown()
 
     async def _run(self, assignment: Assignment, execution: _Execution) -> None:
+        execution.started = True
         key = assignment.key
         parts = secret_texts(assignment.chat_completions_url, assignment.llm_api_key)
         self._secrets.add(key, parts)
@@ -122,7 +131,7 @@ class Executor:
             on_phase=lambda phase: self._entered(key, execution, phase),
         )
         try:
-            settled, spans = await self._execute(assignment, ctx)
+            settled, spans = await self._execute(assignment, execution, ctx)
         finally:
             self._secrets.remove(key)
             del self._executions[key]
@@ -148,7 +157,11 @@ class Executor:
             )
         )
 
-    async def _execute(self, assignment: Assignment, ctx: RolloutContext) -> tuple[SettledResult, Spans]:
+    async def _execute(
+        self, assignment: Assignment, execution: _Execution, ctx: RolloutContext
+    ) -> tuple[SettledResult, Spans]:
+        if execution.cancelled:
+            return SettledResult(status=RolloutStatus.CANCELLED), ()
         try:
             admitted = msgspec.convert(loads(assignment.request), AdmittedRequest)
             request = ExecutionRequest(
@@ -170,9 +183,8 @@ class Executor:
             # The backend itself failed; user code's errors are in the outcome.
             failure = failure_of(error, type(self._backend).__name__)
             log.exception("the backend failed on rollout %s", assignment.rollout_id)
-            failed = SettledResult(
-                status=RolloutStatus.FAILURE, err_message=failure.message, err_category=failure.category
-            )
+            message = failure.message.encode("utf-8", "replace").decode()  # lone surrogates fit no pipe
+            failed = SettledResult(status=RolloutStatus.FAILURE, err_message=message, err_category=failure.category)
             return failed, tuple(ctx.spans)
 
     def _entered(self, key: int, execution: _Execution, phase: RolloutStatus) -> None:
