@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -96,5 +95,5 @@ async def test_continued_scheduler_works_on_under_a_new_name(deployment: Deploym
     assert outcome.status is RolloutStatus.SUCCESS
     runner = int((tmp_path / "3").read_text())
     assert runner in deployment.pids(RUNNER_MODULE)
-    assert os.getpgid(runner) == os.getpgid(stopped.pid)
+    assert f"PPid:\t{stopped.pid}\n" in Path(f"/proc/{runner}/status").read_text()
     deployment.check_ledger()

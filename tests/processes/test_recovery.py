@@ -16,7 +16,9 @@ from rollbook_client import RolloutClient, RolloutHandle, RolloutResultResponse
 from tests.support.processes import API_MODULE, CHAT_URL, RUNNER_MODULE, SCHEDULER_MODULE, Deployment, until
 
 ROLLOUTS = 200
-SHORT_LEASE = {"result_wait_timeout_sec": 1.0, "polling_lease_timeout_sec": 4.0}
+WAIT_SEC = 1.0
+LEASE_SEC = 4.0
+SHORT_LEASE = {"result_wait_timeout_sec": WAIT_SEC, "polling_lease_timeout_sec": LEASE_SEC}
 
 
 async def admit(client: RolloutClient, rollout_id: str) -> RolloutHandle:
@@ -59,28 +61,43 @@ def assert_all_succeeded(outcomes: list[RolloutResultResponse]) -> None:
     )
 
 
+def start(deployment: Deployment, names: tuple[str, ...]) -> None:
+    for name in names:
+        match name:
+            case "api":
+                deployment.api(**SHORT_LEASE)
+            case "scheduler":
+                deployment.scheduler()
+            case "serve":
+                deployment.serve("--result-wait", str(WAIT_SEC), "--lease-timeout", str(LEASE_SEC))
+            case "embedded":
+                deployment.embedded(**SHORT_LEASE)
+
+
+APART = ("api", "scheduler")
+
+
 @pytest.mark.parametrize(
-    ("victim", "restart"),
+    ("shape", "victim", "restart"),
     [
-        (API_MODULE, ("api",)),
-        (SCHEDULER_MODULE, ("scheduler",)),
-        (RUNNER_MODULE, ()),
-        ("", ("api", "scheduler")),
+        pytest.param(APART, API_MODULE, ("api",), id="api"),
+        pytest.param(APART, SCHEDULER_MODULE, ("scheduler",), id="scheduler"),
+        pytest.param(APART, RUNNER_MODULE, (), id="runner"),
+        pytest.param(APART, "", APART, id="everything"),
+        pytest.param(("serve",), "", ("serve",), id="everything of serve"),
+        pytest.param(("embedded",), "", ("embedded",), id="embedded server"),
     ],
-    ids=["api", "scheduler", "runner", "everything"],
 )
 async def test_every_rollout_ends_once_when_processes_are_killed_in_the_middle(
-    deployment: Deployment, victim: str, restart: tuple[str, ...]
+    deployment: Deployment, shape: tuple[str, ...], victim: str, restart: tuple[str, ...]
 ) -> None:
-    deployment.api(**SHORT_LEASE)
-    deployment.scheduler()
+    start(deployment, shape)
     await deployment.answering()
     saved = await admit_all(deployment)
     await in_the_middle(deployment)
 
     deployment.kill(victim)
-    for name in restart:
-        getattr(deployment, name)()
+    start(deployment, restart)
     await deployment.answering()
 
     assert_all_succeeded(await results(deployment, saved))
@@ -96,7 +113,7 @@ async def test_lease_tokens_work_after_an_outage_of_two_lease_timeouts(deploymen
     await in_the_middle(deployment)
 
     deployment.kill()
-    timeout_us = int(SHORT_LEASE["polling_lease_timeout_sec"] * 1_000_000)
+    timeout_us = int(LEASE_SEC * 1_000_000)
     last_us: int = deployment.number("SELECT max(lease_expires_at) FROM rollouts")
     await until(lambda: clock_us() > last_us + timeout_us, what="two lease timeouts after the last renewal")
     # The scheduler first: its sweeps must not judge leases before an API could renew them.
