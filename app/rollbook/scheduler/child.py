@@ -23,6 +23,8 @@ from .settings import SETTINGS_VARIABLE, RunnerSettings
 from .wire import Assignment, Broken, Cancel, Entered, Finished, FramePipe, Ready, Shutdown, ToScheduler
 
 STACK_BYTES = 16_384
+LAST_WORDS_SEC = 1.0
+"""How long a dead runner's pipe is read for what it still holds; processes that user code forked may keep it open."""
 PRIVATE_VARIABLES = frozenset({KEY_VARIABLE, "ROLLBOOK_SCHEDULER_SETTINGS", "ROLLBOOK_HINT_FD", "ROLLBOOK_LIFELINE_FD"})
 
 
@@ -71,6 +73,7 @@ class Child:
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
         self._pipe: FramePipe[ToScheduler] | None = None
         self._process: Process | None = None
+        self._pipe_ended = asyncio.Event()
         self._gone = asyncio.Event()
         self._last_pulse = -1
         self.pulsed_at = asyncio.get_running_loop().time()
@@ -104,20 +107,25 @@ class Child:
             memory_bytes=self._memory,
         )
         with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # a file in the current folder must not pass for a library
-                "-m",
-                "rollbook.scheduler.runner",
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(settings.pipe, settings.marks, settings.stacks),
-                env=_environment(settings),
-            )
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-P",  # a file in the current folder must not pass for a library
+                    "-m",
+                    "rollbook.scheduler.runner",
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=(settings.pipe, settings.marks, settings.stacks),
+                    env=_environment(settings),
+                    process_group=0,  # so that what user code started and left behind ends with the runner
+                )
+            except BaseException:
+                ours.close()
+                raise
         await asyncio.get_running_loop().create_unix_connection(self._frames, sock=ours)
         self._watcher = asyncio.create_task(self._watch(), name=f"runner-{self.pid}")
 
     def _frames(self) -> FramePipe[ToScheduler]:
-        self._pipe = FramePipe(ToScheduler, self._receive, lambda: None)  # type: ignore[arg-type]
+        self._pipe = FramePipe(ToScheduler, self._receive, self._pipe_ended.set)  # type: ignore[arg-type]
         return self._pipe
 
     async def _watch(self) -> None:
@@ -125,6 +133,12 @@ class Child:
         await self._process.wait()
         self.is_ready = False
         self.retired = True
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        # Results that were sent before the death may still be on their way.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SEC):
+                await self._pipe_ended.wait()
         self._gone.set()
         self._events.died(self)
 
