@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ import msgspec
 from .processes import shared_folder
 
 CLIENT_PROCESSES = 4
-LIMIT_SEC = 300.0
+LIMIT_SEC = 120.0
 
 # Imported before the driver forks its clients: else each of them would import the reference within the measured time.
 _START = """
@@ -51,17 +53,32 @@ def drive(url: str, *, rollouts: int, callers: int, pids: Sequence[int] = ()) ->
     arguments = [url, str(rollouts), str(callers), "--processes", str(CLIENT_PROCESSES)]
     if pids:
         arguments += ["--pids", ",".join(map(str, pids))]
-    done = subprocess.run(
-        [sys.executable, "-c", _START, str(path), *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SEC,
-    )
-    if done.returncode != 0:
-        raise DriveFailed(f"{path} ended with code {done.returncode}: {done.stderr[-2_000:]}")
-    result = msgspec.json.decode(done.stdout, type=Drive)
+    output = _run([sys.executable, "-c", _START, str(path), *arguments])
+    result = msgspec.json.decode(output, type=Drive)
     failed = {outcome: count for outcome, count in result.outcomes.items() if not outcome.startswith("success:1.0:")}
     if failed:
         raise DriveFailed(f"{url}: not every rollout was a success with reward 1.0: {failed}")
     return result
+
+
+def _run(command: Sequence[str]) -> str:
+    """What the driver prints. When one of its clients fails it waits for ever, so its time is limited."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=LIMIT_SEC)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)  # with the clients that it forked
+            _, errors = process.communicate()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise DriveFailed(f"the driver did not end within {LIMIT_SEC:g} s: {errors[-2_000:]}") from error
+    if process.returncode != 0:
+        raise DriveFailed(f"the driver ended with code {process.returncode}: {errors[-2_000:]}")
+    return output

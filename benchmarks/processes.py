@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -175,10 +176,22 @@ class Server:
             self._process.kill()
             self._process.wait()
         for member in members:
-            if exists(member):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(member.pid, signal.SIGKILL)
+            _end(member)
         self._process = None
+
+
+def _end(process: Process) -> None:
+    """Kill a process that still runs, and wait until it is gone."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if exists(process):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            select.select([descriptor], [], [], STOP_LIMIT_SEC)
+    finally:
+        os.close(descriptor)
 
 
 def tree(pid: int) -> list[Process]:
