@@ -116,7 +116,7 @@ class Child:
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=(settings.pipe, settings.marks, settings.stacks),
                     env=_environment(settings),
-                    process_group=0,  # so that what user code started and left behind ends with the runner
+                    start_new_session=True,  # a group of its own: what user code left behind ends with the runner
                 )
             except BaseException:
                 ours.close()
