@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def _migrate(url: sa.URL, to: str, *, down: bool) -> None:
     from alembic import command
     from alembic.config import Config
 
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # a step a line is nothing for a server's log
     path = database_path(url)
     lock = FileLock(lock_path(url))
     try:

@@ -11,10 +11,12 @@ import sys
 import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from rollbook.ledger.secrets import KEY_VARIABLE
+from rollbook.ledger.sqlite import clock_us
 from rollbook_client.events import Phase
 
 from .memory import Marks
@@ -23,6 +25,7 @@ from .settings import SETTINGS_VARIABLE, RunnerSettings
 from .wire import Assignment, Broken, Cancel, Entered, Finished, FramePipe, Ready, Shutdown, ToScheduler
 
 STACK_BYTES = 16_384
+OWN_FOLDER = str(Path(__file__).parents[1])
 LAST_WORDS_SEC = 1.0
 """How long a dead runner's pipe is read for what it still holds; processes that user code forked may keep it open."""
 PRIVATE_VARIABLES = frozenset({KEY_VARIABLE, "ROLLBOOK_SCHEDULER_SETTINGS", "ROLLBOOK_HINT_FD", "ROLLBOOK_LIFELINE_FD"})
@@ -31,7 +34,7 @@ PRIVATE_VARIABLES = frozenset({KEY_VARIABLE, "ROLLBOOK_SCHEDULER_SETTINGS", "ROL
 class Running:
     """An execution in a runner, with what judges whether it overstays (monotonic seconds)."""
 
-    __slots__ = ("assignment", "cancelled_at", "deadline", "ends_at", "phase", "told")
+    __slots__ = ("assignment", "cancelled_at", "deadline", "ends_at", "entered_at", "phase", "told")
 
     def __init__(self, assignment: Assignment, deadline: Deadline, now: float) -> None:
         self.assignment = assignment
@@ -39,12 +42,15 @@ class Running:
         self.phase: Phase = "running"
         self.told: tuple[Phase, ...] = ()
         """The phases whose beginning was passed on."""
+        self.entered_at = clock_us()
+        """When the phase began, by the wall clock (microseconds)."""
         self.cancelled_at: float | None = None
         self.ends_at = None if deadline.agent_left_sec is None else now + max(deadline.agent_left_sec, 0.0)
 
     def enter(self, phase: Phase, now: float) -> None:
         """A grader has a budget of its own."""
         self.phase = phase
+        self.entered_at = clock_us()
         self.told = (*self.told, phase)
         if phase == "grading":
             grader = self.deadline.grader_sec
@@ -260,10 +266,15 @@ def _environment(settings: RunnerSettings) -> dict[str, str]:
 
 
 def innermost_frames(stacks: str, count: int = 3) -> str:
-    """The innermost frames of the thread that `faulthandler` lists last, which is the main thread."""
-    frames = [
-        line.strip().removeprefix("File ").replace('"', "")
-        for line in stacks.rpartition("(most recent call first):")[2].splitlines()
-        if line.strip().startswith("File ")
-    ]
+    """The innermost frames of the thread that `faulthandler` lists last, the main thread, down to the author's code.
+
+    What calls that code is ours, and says nothing to its author.
+    """
+    frames: list[str] = []
+    for line in stacks.rpartition("(most recent call first):")[2].splitlines():
+        frame = line.strip().removeprefix("File ").replace('"', "")
+        if frame.startswith(OWN_FOLDER):
+            break
+        if frame != line.strip():
+            frames.append(frame)
     return "; called from ".join(frames[:count])

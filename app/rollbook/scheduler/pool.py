@@ -7,7 +7,8 @@ import logging
 
 import msgspec
 
-from rollbook_client.events import Phase
+from rollbook.ledger.sqlite import clock_us
+from rollbook_client.events import Phase, StageSpan
 
 from .child import Child, ChildEvents, Running
 from .loops import FIRST_BACKOFF_SEC, LONGEST_BACKOFF_SEC, Loop
@@ -225,22 +226,17 @@ def condemn(child: Child, stalled_sec: float, now: float, *, clean_up_sec: float
 
 def _ending(running: Running, *, cancelled: bool, where: str) -> Finished:
     key = running.assignment.key
+    grading = running.phase == "grading"
+    span = StageSpan("grading" if grading else "agent", running.entered_at, max(clock_us(), running.entered_at))
     if cancelled:
-        return Finished(key=key, status="cancelled")
-    who, limit = (
-        ("grader", running.deadline.grader_sec)
-        if running.phase == "grading"
-        else (
-            "workflow",
-            running.deadline.agent_sec,
-        )
-    )
+        return Finished(key=key, status="cancelled", spans=(span,))
+    who, limit = ("grader", running.deadline.grader_sec) if grading else ("workflow", running.deadline.agent_sec)
     how = f"blocked its runner's event loop in {where}" if where else "did not end when it was cancelled"
     message = (
         f"{who} exceeded its {float(limit or 0)}s deadline: it {how}, so the runner process was killed; "
         "run blocking code in a thread or a subprocess (asyncio.to_thread, asyncio.create_subprocess_exec)"
     )
-    return Finished(key=key, status="failure", err_message=message, err_category="timeout")
+    return Finished(key=key, status="failure", err_message=message, err_category="timeout", spans=(span,))
 
 
 def verdicts(child: Child, condemned: Condemned | None) -> list[Finished | Lost]:
@@ -253,6 +249,8 @@ def verdicts(child: Child, condemned: Condemned | None) -> list[Finished | Lost]
     for key in child.running:
         if condemned is not None and key == culprit:
             ended.append(condemned.report)
+        elif condemned is not None:
+            ended.append(Lost(key, "its runner was stopped: another rollout's code overstayed in it", released=True))
         elif culprit in child.running and key != culprit:
             ended.append(Lost(key, f"{child.death()} because of another rollout's code", released=True))
         elif key == culprit:

@@ -13,8 +13,11 @@ import sys
 import msgspec
 import uvloop
 
+from rollbook.ledger.engines import DatabaseUrlError
 from rollbook.ledger.ledger import Ledger
-from rollbook.ledger.refusals import QueueTaken
+from rollbook.ledger.refusals import LedgerError, QueueTaken
+from rollbook.ledger.schema import SchemaError
+from rollbook.ledger.secrets import SecretKeyError
 from rollbook.settings import SchedulerSettings
 
 from .pool import ChildPool, PoolSettings
@@ -26,6 +29,8 @@ log = logging.getLogger(__name__)
 SETTINGS_VARIABLE = "ROLLBOOK_SCHEDULER_SETTINGS"
 HINT_VARIABLE = "ROLLBOOK_HINT_FD"
 LIFELINE_VARIABLE = "ROLLBOOK_LIFELINE_FD"
+EXIT_FAILED = 1
+START_ERRORS = (DatabaseUrlError, SchemaError, SecretKeyError, LedgerError)
 
 
 def run_scheduler(
@@ -37,7 +42,11 @@ def run_scheduler(
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    return uvloop.run(_serve(settings, hint_socket, lifeline))
+    try:
+        return uvloop.run(_serve(settings, hint_socket, lifeline))
+    except START_ERRORS as error:
+        sys.stderr.write(f"rollbook: the scheduler cannot work: {error}\n")
+        return EXIT_FAILED
 
 
 async def _serve(settings: SchedulerSettings, hint_socket: socket.socket | None, lifeline: int | None) -> int:

@@ -61,6 +61,7 @@ class Scheduler:
         self._claim_under_way = False
         self._releasing = False
         self._beaten_at = 0.0
+        self._told_capacity = 0
         self.member_id = uuid4().hex
         self._claims = Loop("claims", self._claim_once, interval_sec=BACKSTOP_SEC)
         self._beats = Loop("beats", self._beat_once, interval_sec=settings.beat_interval_sec)
@@ -204,6 +205,8 @@ class Scheduler:
     def slots_changed(self) -> None:
         """Slots became free or went away."""
         self._claims.wake()
+        if self._pool.capacity != self._told_capacity:
+            self._beats.wake()  # health shows the capacity of the last beat
 
     def broken(self, reason: str) -> None:
         """The entrypoint cannot be loaded."""
@@ -265,12 +268,13 @@ class Scheduler:
 
     async def _beat_once(self) -> None:
         now = asyncio.get_running_loop().time()
+        self._told_capacity = self._pool.capacity
         try:
             await self._ledger.submit(
                 cmd.Beat(
                     member_id=self.member_id,
                     accepting=self._claiming,
-                    capacity=self._pool.capacity,
+                    capacity=self._told_capacity,
                     trouble=self._trouble(),
                 )
             )

@@ -79,7 +79,9 @@ class RolloutRoutes:
         await send_answer(send, answer)
 
     def _answer(self, scope: HTTPScope, receive: Receive) -> Awaitable[Answer]:
-        parts = scope["path"].split("/")
+        path = scope["path"]
+        parts = path.split("/")
+        scope["path"] = f"/rollout{path.rstrip('/')}"  # the mount took its name off; access logs want it whole
         handlers = None
         rollout_id = ""
         if parts[0] == "" and parts[-1] == "":

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rollbook.scheduler.child import Child, ChildEvents, Running, innermost_frames
+from rollbook.scheduler.child import OWN_FOLDER, Child, ChildEvents, Running, innermost_frames
 from rollbook.scheduler.memory import CURRENT, CURRENT_OFFSET
 from rollbook.scheduler.pool import Condemned, condemn, verdicts
 from rollbook.scheduler.runners import Deadline, Lost
@@ -168,8 +168,12 @@ Thread 0x00007f (most recent call first):
   File "/lib/threading.py", line 1 in wait
 
 Thread 0x00008f (most recent call first):
-  File "/work/flow.py", line 12 in run
-  File "/lib/stage.py", line 37 in run_stage
-"""
-    assert innermost_frames(stacks) == "/work/flow.py, line 12 in run; called from /lib/stage.py, line 37 in run_stage"
+  File "/home/me/flow.py", line 12 in run
+  File "/home/me/tools.py", line 37 in call
+  File "OWN/backends/stage.py", line 37 in run_stage
+  File "/lib/base_events.py", line 1 in run
+""".replace("OWN", OWN_FOLDER)
+    assert (
+        innermost_frames(stacks) == "/home/me/flow.py, line 12 in run; called from /home/me/tools.py, line 37 in call"
+    )
     assert innermost_frames("") == ""
