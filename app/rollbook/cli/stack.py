@@ -21,6 +21,7 @@ import msgspec
 from rollbook.ledger.engines import database_path, key_path, parse_url
 from rollbook.ledger.schema import upgrade
 from rollbook.ledger.secrets import SecretKeys
+from rollbook.ledger.sqlite import SqliteStore
 from rollbook.settings import ApiSettings, SchedulerSettings
 from rollbook.supervisor import ChildSpec, Supervisor
 
@@ -49,6 +50,11 @@ def prepare(database_url: str) -> None:
     url = parse_url(database_url)
     upgrade(url)
     SecretKeys.load(key_path(url))
+    store = SqliteStore(url)
+    try:
+        store.check_writable()  # told now, once, and not by every child again and again
+    finally:
+        store.close()
 
 
 def listen(host: str, port: int, *, limit_sec: float = BIND_LIMIT_SEC) -> socket.socket:

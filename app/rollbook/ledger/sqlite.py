@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import msgspec
@@ -92,6 +93,18 @@ class SqliteStore:
             failed.__cause__ = error
             return Committed([failed], 0, 0, {})
 
+    def check_writable(self) -> None:
+        """Write something and take it back.
+
+        Raises:
+            LedgerUnavailable: the database cannot be written now.
+        """
+        with self._turn():
+            db = self._open()
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("UPDATE ledger_head SET id = 1 WHERE id = 1")
+            db.execute("ROLLBACK")
+
     def _one_by_one(self, commands: list[cmd.Command[Any]]) -> Committed:
         parts = [self.run([command]) for command in commands]
         written = [part for part in parts if part.last_position]
@@ -107,12 +120,18 @@ class SqliteStore:
         )
 
     def _run(self, commands: list[cmd.Command[Any]]) -> Committed:
+        with self._turn():
+            return self._transact(commands)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """This process's turn to write; whatever fails meanwhile leaves nothing of it behind."""
         try:
             self._lock.acquire(self._lock_limit_sec)
         except OSError as error:
             raise LedgerUnavailable(f"the ledger cannot be written now: {error}") from error
         try:
-            return self._transact(commands)
+            yield
         except (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError):
             self._drop_connection()
             raise
