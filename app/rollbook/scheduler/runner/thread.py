@@ -164,11 +164,12 @@ class ThreadPool:
             return
         self._trouble = f"the event loop of user code ended: {type(error).__name__}: {error}"
         log.error("%s; another one is started", self._trouble, exc_info=error)
+        # What had begun was cancelled with its loop and has reported. The rest never reached it.
         for key in sorted(self._running):
-            self._reports.lost(
-                Lost(key, f"its event loop was ended by {type(error).__name__} from a task of user code")
-            )
+            reason = "the event loop it was handed to ended before it began"
+            self._reports.lost(Lost(key, reason, released=True))
         self._running.clear()
+        self._reports.slots_changed()
 
     def _receive(self, message: ToScheduler) -> None:
         assert self._reports is not None
