@@ -134,10 +134,12 @@ class ExpireDeadlines(Command[int], frozen=True):
 class TakeOver(Command[int], frozen=True):
     """Sweep: declare schedulers without a beat for ``dead_after_us`` dead and end their attempts as lost.
 
-    Answers how many attempts were taken over. Guarded by the beat as it stands in the same transaction.
+    Answers how many attempts were taken over. Guarded by the beat as it stands in the same transaction. ``by`` is the
+    scheduler that sweeps: whatever its last beat (its process stood still, the clock jumped), it lives.
     """
 
     dead_after_us: int
+    by: str | None = None
     limit: int = 500
 
 

@@ -148,9 +148,20 @@ def _enter_phase(state: RolloutState | None, facts: Facts, command: cmd.EnterPha
         return Superseded(command.rollout_id, command.attempt)
     if lease_is_over(state, facts, now):
         return _lease_failure(state)
-    if state.finished_at is not None or state.status == command.phase:
+    if state.finished_at is not None:
         return ()
-    return (ev.PhaseEntered(attempt=command.attempt, phase=command.phase),)
+    return _phases_entered(state, (command.phase,))
+
+
+def _phases_entered(state: RolloutState, phases: tuple[ev.Phase, ...]) -> tuple[ev.Event, ...]:
+    """Phases only go forward within an attempt, in whatever order their reports arrive."""
+    events: list[ev.Event] = []
+    status = state.status
+    for phase in phases:
+        if status not in (phase, "grading"):
+            events.append(ev.PhaseEntered(attempt=state.attempt, phase=phase))
+            status = phase
+    return tuple(events)
 
 
 def _finish_attempt(state: RolloutState | None, facts: Facts, command: cmd.FinishAttempt, now: int) -> Decision:
@@ -159,7 +170,7 @@ def _finish_attempt(state: RolloutState | None, facts: Facts, command: cmd.Finis
     attempt = command.attempt
     events: list[ev.Event] = []
     if state.finished_at is None:
-        events.extend(ev.PhaseEntered(attempt=attempt, phase=phase) for phase in command.phases)
+        events.extend(_phases_entered(state, command.phases))
     if command.spans:
         events.append(ev.StageTimed(attempt=attempt, spans=command.spans))
     outcome: ev.AttemptOutcome = "cancelled" if command.status == "cancelled" else "completed"

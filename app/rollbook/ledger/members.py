@@ -11,7 +11,8 @@ from .commands import Beat, Leave, Register
 from .refusals import QueueTaken, SchedulerGone
 
 FORGOTTEN_AFTER_US = 24 * 3600 * 1_000_000
-"""Members that stopped so long ago are removed when another one registers."""
+"""Members that stopped so long ago are removed when another one registers, and APIs that were silent for so long:
+nobody declares an API dead."""
 
 _QUEUE_HOLDER = """
     SELECT m.entrypoint FROM members m JOIN member_queues q ON q.member_id = m.member_id
@@ -48,7 +49,7 @@ def register(db: sqlite3.Connection, command: Register, now: int) -> None:
     db.execute(
         "DELETE FROM member_queues WHERE member_id IN (SELECT member_id FROM members WHERE stopped_at < ?)", (old,)
     )
-    db.execute("DELETE FROM members WHERE stopped_at < ?", (old,))
+    db.execute("DELETE FROM members WHERE stopped_at < ? OR (kind = 'api' AND beat_at < ?)", (old, old))
     db.execute(
         "INSERT INTO members (member_id, kind, host, pid, entrypoint, capacity, started_at, beat_at, accepting)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT (member_id) DO UPDATE SET beat_at = excluded.beat_at,"
@@ -101,10 +102,12 @@ def check_alive(db: sqlite3.Connection, member_id: str) -> None:
         raise SchedulerGone(member_id)
 
 
-def bury_dead_schedulers(db: sqlite3.Connection, dead_after_us: int, now: int) -> None:
-    """Declare every scheduler dead whose beat, as it stands now under the lock, is stale."""
+def bury_dead_schedulers(
+    db: sqlite3.Connection, dead_after_us: int, now: int, *, except_for: str | None = None
+) -> None:
+    """Declare every other scheduler dead whose beat, as it stands now under the lock, is stale."""
     db.execute(
         "UPDATE members SET stopped_at = ?, trouble = 'declared dead: no beat'"
-        " WHERE kind = 'scheduler' AND stopped_at IS NULL AND beat_at < ?",
-        (now, now - dead_after_us),
+        " WHERE kind = 'scheduler' AND stopped_at IS NULL AND beat_at <= ? AND member_id IS NOT ?",
+        (now, now - dead_after_us, except_for),
     )

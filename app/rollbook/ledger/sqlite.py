@@ -106,7 +106,14 @@ class SqliteStore:
             db.execute("ROLLBACK")
 
     def _one_by_one(self, commands: list[cmd.Command[Any]]) -> Committed:
-        parts = [self.run([command]) for command in commands]
+        parts: list[Committed] = []
+        for command in commands:
+            try:
+                parts.append(self.run([command]))
+            except LedgerUnavailable as error:
+                # What was committed before stands, and must be answered so.
+                parts.extend([Committed([error], 0, 0, {})] * (len(commands) - len(parts)))
+                break
         written = [part for part in parts if part.last_position]
         changed: dict[int, RolloutState] = {}
         for part in written:
@@ -294,7 +301,7 @@ class _Batch:
         return self.sweep(command, sql.SELECT_LATE, (self._now, command.limit))
 
     def take_over(self, command: cmd.TakeOver) -> int:
-        members.bury_dead_schedulers(self._db, command.dead_after_us, self._now)
+        members.bury_dead_schedulers(self._db, command.dead_after_us, self._now, except_for=command.by)
         return self.sweep(command, sql.SELECT_ORPHANED, (command.limit,))
 
     def extend_leases(self, command: cmd.ExtendLeases) -> int:
@@ -302,6 +309,9 @@ class _Batch:
 
     def register(self, command: cmd.Register) -> bool:
         alone = not members.others_alive(self._db, command, self._now)
+        if command.kind == "scheduler":
+            # Whose silence lets this one have the queue must not come back to it.
+            members.bury_dead_schedulers(self._db, command.dead_after_us, self._now, except_for=command.member_id)
         members.register(self._db, command, self._now)
         if command.kind == "api" and alone:
             self.extend_leases(cmd.ExtendLeases(reason="no API was alive to renew leases"))

@@ -65,7 +65,7 @@ class Scheduler:
         self.member_id = uuid4().hex
         self._claims = Loop("claims", self._claim_once, interval_sec=BACKSTOP_SEC)
         self._beats = Loop("beats", self._beat_once, interval_sec=settings.beat_interval_sec)
-        self._sweeper = Sweeper(ledger, dead_after_us=_us(settings.dead_after_sec))
+        self._sweeper = Sweeper(ledger, dead_after_us=_us(settings.dead_after_sec), member_id=lambda: self.member_id)
         self._sweeps = Loop("sweeps", self._sweeper.run_once, interval_sec=settings.sweep_interval_sec)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.ledger import Ledger
@@ -14,8 +15,9 @@ log = logging.getLogger(__name__)
 class Sweeper:
     """Looks first and writes only where something is due; what it saw is judged again under the lock."""
 
-    def __init__(self, ledger: Ledger, *, dead_after_us: int) -> None:
+    def __init__(self, ledger: Ledger, *, dead_after_us: int, member_id: Callable[[], str]) -> None:
         self._ledger = ledger
+        self._member_id = member_id
         self._dead_after_us = dead_after_us
 
     async def run_once(self) -> None:
@@ -36,5 +38,5 @@ class Sweeper:
         if deadlines:
             due.append(cmd.ExpireDeadlines())
         if orphans or self._ledger.reader.stale_schedulers(clock_us() - self._dead_after_us):
-            due.append(cmd.TakeOver(dead_after_us=self._dead_after_us))
+            due.append(cmd.TakeOver(dead_after_us=self._dead_after_us, by=self._member_id()))
         return due
