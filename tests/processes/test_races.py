@@ -15,7 +15,7 @@ import pytest
 from rollbook_client import RolloutClient, RolloutHandle, RolloutResultResponse
 from tests.support.processes import CHAT_URL, Deployment, until
 
-SEEDS = 120
+SEEDS = 100
 SHARED = 40
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,13 @@ from rollbook_client import POLLING_LEASE_HEADER, RolloutHandle
 from tests.support.processes import CHAT_URL, LIMIT_SEC, Deployment, until
 
 LONG_WAIT_SEC = 50.0
+
+
+@pytest.fixture
+def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    deployment = Deployment(tmp_path_factory.mktemp("another"))
+    yield deployment
+    deployment.close()
 
 
 async def start_running(deployment: Deployment, folder: Path) -> RolloutHandle:
@@ -33,19 +41,17 @@ async def attached(deployment: Deployment, handle: RolloutHandle) -> Any:
         return await client.attach(handle.save())
 
 
-async def test_serve_releases_what_runs_and_it_is_finished_after_a_restart(
-    deployment: Deployment, tmp_path: Path
-) -> None:
+async def release_and_finish_after_a_restart(deployment: Deployment, folder: Path) -> None:
     serve = deployment.serve()
     await deployment.answering()
-    handle = await start_running(deployment, tmp_path)
+    handle = await start_running(deployment, folder)
 
     assert await serve.stop() == 0
     assert deployment.pids() == []
     assert deployment.rows("SELECT status, attempt, attempts_counted FROM rollouts") == [("queued", 1, 0)]
     assert deployment.rows("SELECT outcome, reason FROM attempts") == [("released", "the scheduler was shut down")]
 
-    (tmp_path / "gate").touch()
+    (folder / "gate").touch()
     deployment.serve()
     await deployment.answering()
     outcome = await attached(deployment, handle)
@@ -54,10 +60,10 @@ async def test_serve_releases_what_runs_and_it_is_finished_after_a_restart(
     deployment.check_ledger()
 
 
-async def test_serve_cancels_what_runs_where_it_was_told_to(deployment: Deployment, tmp_path: Path) -> None:
+async def cancel_for_good(deployment: Deployment, folder: Path) -> None:
     serve = deployment.serve("--on-shutdown", "cancel")
     await deployment.answering()
-    handle = await start_running(deployment, tmp_path)
+    handle = await start_running(deployment, folder)
 
     assert await serve.stop() == 0
     assert deployment.pids() == []
@@ -69,6 +75,18 @@ async def test_serve_cancels_what_runs_where_it_was_told_to(deployment: Deployme
     outcome = await attached(deployment, handle)
     assert (outcome.status, outcome.err_message, outcome.sample) == ("cancelled", "cancelled", None)
     deployment.check_ledger()
+
+
+async def test_serve_releases_what_runs_or_cancels_it_where_it_was_told_to(
+    deployment: Deployment, another: Deployment, tmp_path: Path
+) -> None:
+    # Both at once: each waits for its rollout, in vain, for as long as `serve` does.
+    folders = tmp_path / "released", tmp_path / "cancelled"
+    for folder in folders:
+        folder.mkdir()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(release_and_finish_after_a_restart(deployment, folders[0]))
+        tasks.create_task(cancel_for_good(another, folders[1]))
 
 
 async def test_what_ends_within_the_drain_time_ends_as_ever(deployment: Deployment, tmp_path: Path) -> None:
