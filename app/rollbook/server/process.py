@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_SEC = 2160
 """Longer than load balancers keep an idle connection, so that it is never our end that closes under a request."""
 
+MAX_HEAD_BYTES = 64 * 1024
+
 LAST_REQUESTS_SEC = 10
 """How long requests in progress may take once polls and streams have ended, slow uploads above all."""
 
@@ -47,12 +49,43 @@ START_ERRORS = (DatabaseUrlError, SchemaError, SecretKeyError, LedgerError, OSEr
 
 
 class ApiProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, but bytes that are no HTTP are answered like every other error: with a JSON object."""
+    """uvicorn's protocol, but what is no request is refused like all else, with a JSON object, and heads are bounded.
+
+    The parser gathers a request line, a header or a trailer until it ends, at a cost that grows with its square.
+    """
+
+    _head_bytes = 0
+    _progressed = False
+
+    def data_received(self, data: bytes) -> None:
+        self._progressed = False
+        super().data_received(data)
+        # Whole chunks that ended no head and brought no body; the chunk in which a head begins may hold other things.
+        self._head_bytes = 0 if self._progressed else self._head_bytes + len(data)
+        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, f"the request's head is over {MAX_HEAD_BYTES} bytes; send shorter headers")
+
+    def on_headers_complete(self) -> None:
+        self._progressed = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._progressed = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._progressed = True
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        body = error_answer(ApiError(400, "these bytes are no valid HTTP request")).body
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[400] + head + body)
+        self._refuse(400, "these bytes are no valid HTTP request")
+
+    def _refuse(self, status: int, detail: str) -> None:
+        answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if not answering:
+            body = error_answer(ApiError(status, detail)).body
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
 
 
