@@ -6,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-SHUTDOWN_MODES = ("release", "cancel")
-
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One API process. ``queue`` is the queue that admissions go to."""

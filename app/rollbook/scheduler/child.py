@@ -25,6 +25,8 @@ from .settings import SETTINGS_VARIABLE, RunnerSettings
 from .wire import Assignment, Broken, Cancel, Entered, Finished, FramePipe, Ready, Shutdown, ToScheduler
 
 STACK_BYTES = 16_384
+LATE_LOOK_SEC = 3.0
+"""When this process looked away for longer (it was stopped, or its machine was), a pulse missed meanwhile is none."""
 OWN_FOLDER = str(Path(__file__).parents[1])
 LAST_WORDS_SEC = 1.0
 """How long a dead runner's pipe is read for what it still holds; processes that user code forked may keep it open."""
@@ -82,6 +84,7 @@ class Child:
         self._pipe_ended = asyncio.Event()
         self._gone = asyncio.Event()
         self._last_pulse = -1
+        self._looked_at = 0.0
         self.pulsed_at = asyncio.get_running_loop().time()
         self.running: dict[int, Running] = {}
         self.slots = 0
@@ -202,9 +205,11 @@ class Child:
         """For how long the runner's event loop has not come round, by its pulse in shared memory."""
         now = asyncio.get_running_loop().time()
         pulse = self._marks.pulse
-        if pulse != self._last_pulse or not self.is_ready:
+        late = now - self._looked_at > LATE_LOOK_SEC
+        if pulse != self._last_pulse or late or not self.is_ready:
             self._last_pulse = pulse
             self.pulsed_at = now
+        self._looked_at = now
         return now - self.pulsed_at
 
     @property

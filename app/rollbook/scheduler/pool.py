@@ -72,11 +72,6 @@ class ChildPool:
         """What is wrong with the runners; None when nothing is."""
         return self._trouble or self._watch.trouble
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The process ids of the runners."""
-        return tuple(child.pid for child in self._children if child.pid is not None)
-
     async def start(self, reports: Reports) -> None:
         """Start the runners."""
         self._reports = reports

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -79,6 +78,3 @@ class Deadline(msgspec.Struct, frozen=True):
     agent_sec: float | None
     agent_left_sec: float | None
     grader_sec: float | None
-
-
-Now = Callable[[], float]

@@ -73,11 +73,6 @@ class Scheduler:
         """The background loops, for health."""
         return (self._claims, self._beats, self._sweeps)
 
-    @property
-    def active(self) -> int:
-        """How many attempts of this process are not recorded as ended."""
-        return len(self._attempts)
-
     async def start(self) -> None:
         """Register, start the runners and the loops.
 

@@ -14,6 +14,7 @@ import msgspec
 from rollbook_client.events import Phase, StageSpan
 
 MAX_FRAME_BYTES = 1 << 30
+"""More than any message: a longer frame is no frame, but what user code wrote into its runner's pipe."""
 READ_BUFFER_BYTES = 256 * 1024
 
 
@@ -110,6 +111,8 @@ class FramePipe[Incoming](asyncio.BufferedProtocol):
         with memoryview(self._buffer) as view:
             while self._filled - start >= 4:
                 size = int.from_bytes(view[start : start + 4], "big")
+                if size > MAX_FRAME_BYTES:
+                    raise ValueError("the other end of the pipe sends no messages; the pipe is closed")
                 if self._filled - start - 4 < size:
                     break
                 messages.append(self._decoder.decode(view[start + 4 : start + 4 + size]))

@@ -31,14 +31,17 @@ class Pulse:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self._released = False
 
     def beat(self, _changed: object = None) -> None:
         """Wake whoever waits now."""
         self._event.set()
-        self._event.clear()
+        if not self._released:
+            self._event.clear()
 
     def release(self) -> None:
         """Wake whoever waits, now and later."""
+        self._released = True
         self._event.set()
 
     async def wait(self, timeout_sec: float) -> None:
