@@ -24,6 +24,7 @@ class Watched:
 
     def look(self, *after: float) -> float:
         """Look so many seconds after the last time, repeatedly; what the last look said."""
+        stalled_sec = 0.0
         for seconds in after:
             self.now += seconds
             stalled_sec = self.child.stalled_sec()

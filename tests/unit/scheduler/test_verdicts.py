@@ -168,12 +168,13 @@ Thread 0x00007f (most recent call first):
   File "/lib/threading.py", line 1 in wait
 
 Thread 0x00008f (most recent call first):
-  File "/home/me/flow.py", line 12 in run
-  File "/home/me/tools.py", line 37 in call
+  File "/srv/flows/flow.py", line 12 in run
+  File "/srv/flows/tools.py", line 37 in call
   File "OWN/backends/stage.py", line 37 in run_stage
   File "/lib/base_events.py", line 1 in run
 """.replace("OWN", OWN_FOLDER)
     assert (
-        innermost_frames(stacks) == "/home/me/flow.py, line 12 in run; called from /home/me/tools.py, line 37 in call"
+        innermost_frames(stacks)
+        == "/srv/flows/flow.py, line 12 in run; called from /srv/flows/tools.py, line 37 in call"
     )
     assert innermost_frames("") == ""
