@@ -41,6 +41,13 @@ API_MODULE = "rollbook.server"
 SCHEDULER_MODULE = "rollbook.scheduler"
 RUNNER_MODULE = "rollbook.scheduler.runner"
 
+# Becomes the program that follows, which the kernel ends with its parent: also where the tests were killed themselves.
+BOUND_TO_ITS_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
 API = ApiSettings(
     database_url="", queue=QUEUE, result_wait_timeout_sec=0.5, polling_lease_timeout_sec=30.0, max_attempts=3
 )
@@ -125,25 +132,21 @@ class Deployment:
         self.url = f"http://127.0.0.1:{self.port}"
         self._mark = f"{MARK_VARIABLE}={uuid4().hex}"
         self._variables = variables
-        self._lifeline, self._lifeline_writer = os.pipe()
         self.started: list[Started] = []
 
     # Starting and ending
-
-    # An API and a scheduler end when the lifeline closes, so they end too when the tests are killed themselves.
 
     def api(self, **changes: Any) -> Started:
         """An API process of its own, on this deployment's port."""
         settings = msgspec.structs.replace(API, database_url=self.database_url, port=self.port, **changes)
         text = msgspec.json.encode(settings).decode()
-        return self.start("api", "-m", API_MODULE, ROLLBOOK_API_SETTINGS=text, ROLLBOOK_LIFELINE_FD=str(self._lifeline))
+        return self.start("api", "-m", API_MODULE, ROLLBOOK_API_SETTINGS=text)
 
     def scheduler(self, **changes: Any) -> Started:
         """A scheduler process of its own, with its runners."""
         settings = msgspec.structs.replace(SCHEDULER, database_url=self.database_url, **changes)
         text = msgspec.json.encode(settings).decode()
-        variables = {"ROLLBOOK_SCHEDULER_SETTINGS": text, "ROLLBOOK_LIFELINE_FD": str(self._lifeline)}
-        return self.start("scheduler", "-m", SCHEDULER_MODULE, **variables)
+        return self.start("scheduler", "-m", SCHEDULER_MODULE, ROLLBOOK_SCHEDULER_SETTINGS=text)
 
     def serve(self, *options: str, entrypoint: Path = CHOSEN) -> Started:
         """`rollbook serve` over this deployment's ledger and port."""
@@ -163,13 +166,12 @@ class Deployment:
         marked = dict([self._mark.split("=")])
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, *arguments],
+                [sys.executable, "-I", "-S", "-c", BOUND_TO_ITS_PARENT, sys.executable, *arguments],
                 cwd=self.folder,
                 env={**inherited, **self._variables, **variables, **marked},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=(self._lifeline,),
                 process_group=0,
             )
         started = Started(process, log)
@@ -203,8 +205,6 @@ class Deployment:
             self.kill()
         for started in self.started:
             started.kill()
-        os.close(self._lifeline)
-        os.close(self._lifeline_writer)
 
     # Asking
 
