@@ -131,4 +131,4 @@ async def test_workflow_that_calls_exit_is_tried_again_and_then_named(deployment
 async def test_workflow_that_allocates_without_end(deployment: Deployment, gate: Path) -> None:
     ended = await with_bystanders(deployment, gate, {"allocate": True})
     assert (ended.status, ended.err_category, ended.sample) == ("failure", "agent_error", None)
-    assert (ended.err_message or "").startswith("workflow raised MemoryError")
+    assert (ended.err_message or "").startswith("workflow ran out of memory")

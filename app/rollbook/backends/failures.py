@@ -56,6 +56,12 @@ def failure_of(error: BaseException, who: str) -> Failure:
             f"{who} raised {_called(error)}, which would end the whole process; raise an ordinary exception instead",
             RolloutErrorCategory.AGENT_ERROR,
         )
+    if isinstance(error, MemoryError) and not _text(error):
+        return Failure(
+            f"{who} ran out of memory (MemoryError): it asked for more than its process may have; "
+            "allocate less, or raise the memory limit of the runners",
+            RolloutErrorCategory.AGENT_ERROR,
+        )
     return Failure(
         _text(error) or f"{who} raised {kind} without a message; give it one that says what failed", categorized(error)
     )

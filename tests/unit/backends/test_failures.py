@@ -147,3 +147,10 @@ async def test_no_user_error_keeps_a_slot() -> None:
     for _ in range(3):
         await backend.execute(make_request())
     assert backend.health()["concurrency"] == {"max_concurrent": 1, "queued": 0, "running": 0}
+
+
+def test_a_memory_error_says_that_memory_ran_out_unless_the_author_says_more() -> None:
+    failure = failure_of(MemoryError(), "workflow")
+    assert failure.category == RolloutErrorCategory.AGENT_ERROR
+    assert failure.message.startswith("workflow ran out of memory")
+    assert failure_of(MemoryError("model too big"), "workflow").message == "model too big"
