@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ from rollbook.cli.stack import listen
 from rollbook.ledger.secrets import SecretKeys
 from tests.support import ledger as make
 from tests.support.commands import CommandLine, environment, outcome, start
+
+SERVE = ("serve", "--no-scheduler", "--queue", "q")
 
 
 @pytest.fixture
@@ -72,10 +75,15 @@ def test_secret_key_is_new_each_time_and_usable(rollbook: CommandLine) -> None:
 def test_whole_ledger_passes_replay_and_audit(rollbook: CommandLine, writer: make.Writing) -> None:
     assert rollbook("replay").out == "6 events, 2 rollouts (1 queued, 1 success)\n"
     assert rollbook("replay", "--json").json["head"]["events"] == 6
-    assert rollbook("replay", "--verify").code == 0
-    assert rollbook("replay", "--verify", "--json").json == {"ok": True, "differences": []}
-    assert rollbook("audit", "verify").code == 0
-    assert rollbook("audit", "verify", "--json").json == {"ok": True, "findings": []}
+    whole = {"ok": True, "events": 6, "rollouts": 2, "more": False}
+    compared = rollbook("replay", "--verify")
+    assert compared.code == 0
+    assert compared.out.startswith("checked 6 events of 2 rollouts: no difference")
+    assert rollbook("replay", "--verify", "--json").json == {**whole, "differences": []}
+    inspected = rollbook("audit", "verify")
+    assert inspected.code == 0
+    assert inspected.out.startswith("checked 6 events of 2 rollouts: no finding")
+    assert rollbook("audit", "verify", "--json").json == {**whole, "findings": []}
 
 
 def test_replay_names_a_row_that_is_not_what_its_events_say(
@@ -87,10 +95,48 @@ def test_replay_names_a_row_that_is_not_what_its_events_say(
     assert verdict.code == 1
     assert verdict.err == ""
     assert "rollouts[number 2].status" in verdict.out
+    assert verdict.out.endswith("checked 6 events of 2 rollouts: 1 difference\n")
     document = rollbook("replay", "--verify", "--json").json
-    assert document["ok"] is False
-    difference = next(item for item in document["differences"] if item["column"] == "status")
-    assert (difference["table"], difference["expected"], difference["found"]) == ("rollouts", "queued", "success")
+    assert (document["ok"], document["more"]) == (False, False)
+    (difference,) = document["differences"]
+    assert (difference["table"], difference["column"]) == ("rollouts", "status")
+    assert (difference["expected"], difference["found"]) == ("queued", "success")
+
+
+@pytest.mark.parametrize(
+    ("statement", "table", "column"),
+    [
+        ("UPDATE admissions SET label = 'other'", "admissions", "label"),
+        ("UPDATE outcomes SET err_message = 'other'", "outcomes", "err_message"),
+        ("UPDATE rollouts SET head = x'00' WHERE number = 1", "rollouts", "head"),
+        ("DELETE FROM scores", "scores", "*"),
+        ("UPDATE queue_counts SET queued = 9", "queue_counts", "queued"),
+    ],
+)
+def test_difference_in_any_table_has_a_form_in_json(
+    rollbook: CommandLine, writer: make.Writing, database_url: str, statement: str, table: str, column: str
+) -> None:
+    with make.plain(database_url) as db:
+        db.execute(statement)
+    differences = rollbook("replay", "--verify", "--json").json["differences"]
+    assert (table, column) in {(item["table"], item["column"]) for item in differences}
+
+
+def test_more_than_twenty_differences_are_told_as_such(
+    rollbook: CommandLine, writer: make.Writing, database_url: str
+) -> None:
+    writer.batch(*(make.admit(f"many-{n}") for n in range(30)))
+    with make.plain(database_url) as db:
+        db.execute("UPDATE rollouts SET queue = 'other'")
+        db.execute("DROP TRIGGER events_no_update")
+        db.execute("UPDATE events SET payload = replace(payload, 'many', 'few')")
+    for command, name in ((("replay", "--verify"), "differences"), (("audit", "verify"), "findings")):
+        verdict = rollbook(*command)
+        assert verdict.code == 1
+        assert verdict.out.endswith(f"checked 36 events of 32 rollouts: 20 {name} and perhaps more\n")
+        document = rollbook(*command, "--json").json
+        assert document["more"] is True
+        assert len(document[name]) == 20
 
 
 def test_audit_names_an_event_that_was_changed(rollbook: CommandLine, writer: make.Writing, database_url: str) -> None:
@@ -119,7 +165,7 @@ def test_commands_on_a_ledger_that_is_not_there_say_how_to_make_one(rollbook: Co
         ("sqlite://", "a ledger needs a file"),
     ],
 )
-@pytest.mark.parametrize("command", [("rollouts",), ("db", "upgrade"), ("serve", "flow.py")])
+@pytest.mark.parametrize("command", [("rollouts",), ("db", "upgrade"), SERVE])
 def test_unusable_database_url_is_one_line(
     rollbook: CommandLine, command: tuple[str, ...], url: str, says: str
 ) -> None:
@@ -135,12 +181,38 @@ def test_file_that_is_no_database_is_one_line(rollbook: CommandLine, path: Path)
     assert "is not an SQLite database; name another file with --database-url" in refused.error_line
 
 
-def test_folder_in_place_of_the_database_is_one_line(rollbook: CommandLine, path: Path) -> None:
+TOUCHING = [("rollouts",), ("db", "upgrade"), ("db", "check"), ("audit", "verify"), SERVE]
+
+
+@pytest.mark.parametrize("command", TOUCHING)
+def test_database_of_another_program_is_left_alone(rollbook: CommandLine, path: Path, command: tuple[str, ...]) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE notes (text)")
+        db.execute("CREATE TABLE alembic_version (version_num)")
+        db.execute("INSERT INTO alembic_version VALUES ('0001')")
+    refused = rollbook(*command)
+    assert refused.code == 1
+    assert refused.error_line == (f"{path} is an SQLite database, but no ledger; name another file with --database-url")
+    assert db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (2,)
+    db.close()
+
+
+@pytest.mark.parametrize("command", TOUCHING)
+def test_folder_in_place_of_the_database_is_one_line(
+    rollbook: CommandLine, path: Path, command: tuple[str, ...]
+) -> None:
     path.mkdir()
-    for command in (("rollouts",), ("db", "upgrade"), ("serve", "flow.py")):
-        refused = rollbook(*command)
-        assert refused.code == 1
-        assert ";" in refused.error_line
+    refused = rollbook(*command)
+    assert refused.code == 1
+    assert refused.error_line == (
+        f"{path} is a folder; name a file in it with --database-url sqlite:///{path}/ledger.sqlite3"
+    )
+
+
+def test_empty_file_becomes_a_ledger(rollbook: CommandLine, path: Path) -> None:
+    path.touch()
+    assert rollbook("db", "upgrade").code == 0
+    assert rollbook("db", "check").code == 0
 
 
 @pytest.mark.parametrize(
@@ -188,7 +260,7 @@ def test_entrypoint_that_is_none_is_one_line(rollbook: CommandLine) -> None:
 def test_taken_port_is_one_line_naming_the_option(rollbook: CommandLine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = rollbook("serve", "flow.py", "--port", str(port))
+        refused = rollbook(*SERVE, "--port", str(port))
     assert refused.code == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in refused.error_line
     assert "choose another --port" in refused.error_line
@@ -204,7 +276,7 @@ def test_port_that_is_given_back_in_a_moment_is_waited_for() -> None:
 
 
 def test_address_that_is_none_is_one_line_naming_the_option(rollbook: CommandLine) -> None:
-    refused = rollbook("serve", "flow.py", "--host", "no.such.host.invalid")
+    refused = rollbook(*SERVE, "--host", "no.such.host.invalid")
     assert refused.code == 1
     assert "--host" in refused.error_line
 
@@ -213,7 +285,7 @@ def test_bad_secret_key_ends_serve_before_anything_starts(
     rollbook: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROLLBOOK_SECRET_KEY", "dG9vIHNob3J0")
-    refused = rollbook("serve", "flow.py")
+    refused = rollbook(*SERVE)
     assert refused.code == 1
     assert "make one with `rollbook secret-key`" in refused.error_line
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
+import json
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollbook.ledger.commands import Score
+from rollbook.ledger.ledger import Ledger
+from rollbook.server.answers import json_bytes
+from rollbook.server.pages import events_page, rollouts_page
+from rollbook.server.query import RolloutsQuery
 from rollbook_client.events import StageSpan
 from tests.support import ledger as make
 from tests.support.commands import CommandLine, Outcome, outcome, start
@@ -68,6 +75,10 @@ def test_rollouts_are_listed_the_newest_first_one_object_on_each_line(
     assert [(item["rollout_id"], item["status"], item["attempt"]) for item in listed] == [
         ("math-2", "queued", 0),
         ("math-1", "success", 2),
+    ]
+    assert [(item["label"], item["reward"], item["active"]) for item in listed] == [
+        ("6", None, True),
+        ("6", 1.0, False),
     ]
     assert listed[1]["finished_at"] == make.START_US + 2_000_000
     assert listed[0]["finished_at"] is None
@@ -156,8 +167,9 @@ def test_cancel_takes_a_prefix_or_everything(rollbook: CommandLine, writer: make
     assert rollbook("cancel", "--prefix", "a-", "--json").json == {
         "dispositions": {"a-1": "cancelled_queued", "a-2": "cancelled_queued"}
     }
-    table = rollbook("cancel", "--all").out
-    assert "b-1" in table and "cancelled_queued" in table
+    lines = [line.split(maxsplit=1) for line in rollbook("cancel", "--all").out.splitlines()]
+    assert ["b-1", "cancelled_queued"] in lines
+    assert rollbook("cancel", "nobody").out.splitlines()[1] == "nobody   over or unknown"
 
 
 @pytest.mark.parametrize("arguments", [(), ("a", "--all"), ("--prefix", "a", "--all"), ("a", "--prefix", "")])
@@ -181,7 +193,55 @@ def test_events_are_printed_as_the_ledger_holds_them(rollbook: CommandLine, writ
     assert [item["position"] for item in rest] == [3, 4]
     lines = rollbook("events", "math-1").out.splitlines()
     assert "attempt_ended" in lines[2] and "outcome=lost" in lines[2]
-    assert all(len(line) < 400 for line in lines)
+    assert all(len(line) < 400 and "math-1" not in line for line in lines)
+
+
+def test_last_events_and_types_can_be_chosen(rollbook: CommandLine, writer: make.Writing) -> None:
+    finished(writer)
+
+    def printed(*options: str) -> list[tuple[str, int]]:
+        return [(item["rollout_id"], item["seq"]) for item in rollbook("events", "--json", *options).json_lines]
+
+    every = printed()
+    assert printed("--tail", "3") == every[-3:]
+    assert printed("--tail", "1000") == every
+    assert printed("--tail", "0") == []
+    assert printed("math-1", "--tail", "2") == [item for item in every if item[0] == "math-1"][-2:]
+    assert printed("--type", "rollout_admitted") == [("math-1", 1), ("math-2", 1)]
+    assert printed("--type", "rollout_admitted", "--tail", "1") == [("math-2", 1)]
+    assert printed("--type", "attempt_started", "--type", "attempt_ended", "--limit", "2") == [
+        ("math-1", 2),
+        ("math-1", 3),
+    ]
+    assert printed("math-2", "--type", "attempt_started") == []
+    refused = rollbook("events", "--type", "odd")
+    assert refused.code == 2
+    assert "rollout_finished" in refused.error_line
+
+
+async def answered(database_url: str) -> tuple[Any, Any]:
+    """The rollouts and the events as the HTTP routes have them."""
+    ledger = await Ledger.open(database_url)
+    try:
+        rollouts = await rollouts_page(ledger, RolloutsQuery())
+        events = await events_page(ledger, after=0, limit=1_000)
+    finally:
+        await ledger.close()
+    return json.loads(json_bytes(rollouts))["rollouts"], json.loads(json_bytes(events))["events"]
+
+
+def test_command_line_and_http_show_the_same_objects(
+    rollbook: CommandLine, writer: make.Writing, database_url: str
+) -> None:
+    finished(writer)
+    writer.batch(make.claim())
+    writer.batch(make.finish("math-2", status="failure", err_message="late", err_category="timeout", rewards=()))
+    rollouts, events = asyncio.run(answered(database_url))
+    assert (rollouts[0]["err_category"], rollouts[0]["err_message"]) == ("timeout", "late")
+    assert rollbook("rollouts", "--json").json_lines == rollouts
+    assert rollbook("events", "--json").json_lines == events
+    shown = rollbook("show", "math-1", "--json").json
+    assert {name: shown[name] for name in rollouts[1]} == rollouts[1]
 
 
 def test_more_events_than_a_page_are_printed_whole(rollbook: CommandLine, writer: make.Writing) -> None:
@@ -220,6 +280,18 @@ def test_following_shows_events_as_they_arrive_and_ends_cleanly(
         assert f'"after-{n}"' in following.stdout.readline()
     following.send_signal(number)
     assert outcome(following) == Outcome(0, "", "")
+
+
+def test_following_from_the_end_goes_on_with_events_of_a_type(database_url: str, writer: make.Writing) -> None:
+    writer.batch(make.scheduler(), make.admit("first"), make.admit("second"))
+    writer.batch(make.claim())
+    process = start("events", "--follow", "--json", "--tail", "1", "--type", "attempt_started", "--limit", "2")
+    assert process.stdout is not None
+    assert '"second"' in process.stdout.readline()
+    writer.batch(make.finish("first"), make.admit("third"))
+    writer.batch(make.claim())
+    (event,) = outcome(process).json_lines
+    assert (event["rollout_id"], event["type"]) == ("third", "attempt_started")
 
 
 def test_following_ends_when_nobody_reads_any_more(following: subprocess.Popen[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import signal
@@ -12,11 +13,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rollbook.supervisor import EX_CONFIG
+from rollbook.supervisor import EX_CONFIG, EX_KILLED
 from rollbook_client import RolloutClient
 from tests.support.commands import environment, outcome, start
 
 LIMIT_SEC = 60
+STOPPED = "rollbook: stopped\n"
+WAITING = "rollbook: waiting up to 10 s for running rollouts; press Ctrl-C again to end at once\n"
 FLOW = """
 from rollbook import AgentWorkflow, Grader
 
@@ -27,6 +30,14 @@ class Echo(AgentWorkflow):
 class Full(Grader):
     async def grade(self, ctx):
         ctx.set_reward(1.0)
+"""
+ENDLESS = """
+import asyncio
+from rollbook import AgentWorkflow
+
+class Endless(AgentWorkflow):
+    async def run(self, ctx):
+        await asyncio.Event().wait()
 """
 
 
@@ -76,6 +87,7 @@ class Server:
         self.process.send_signal(number)
         ended = outcome(self.process)
         wait_until_ended(self.pids)
+        assert ended.out == STOPPED  # nothing ran, so nothing was waited for
         return ended.code, ended.err
 
 
@@ -167,7 +179,6 @@ async def test_nobody_outlives_a_killed_serve(server: Server) -> None:
 @pytest.mark.parametrize(
     ("command", "source", "says"),
     [
-        ("serve", "", "there is no such file"),
         ("serve", "import a_module_that_is_not_there", "a_module_that_is_not_there"),
         ("scheduler", "x = 1", "flow.py"),
     ],
@@ -175,29 +186,76 @@ async def test_nobody_outlives_a_killed_serve(server: Server) -> None:
 def test_entrypoint_that_cannot_be_loaded_ends_the_command_with_the_reason(
     folder: Path, command: str, source: str, says: str
 ) -> None:
-    flow = folder / "flow.py"
-    flow.write_text(source)
-    if not source:
-        flow.unlink()
+    (folder / "flow.py").write_text(source)
     ended = outcome(start(command, "flow.py", *(("--port", "0") if command == "serve" else ())))
     assert ended.code == EX_CONFIG
     assert says in ended.error_line
+
+
+def test_file_that_is_not_there_is_told_before_anything_is_made(folder: Path) -> None:
+    for arguments in (("serve", "missing.py"), ("serve", "missing.py:backend"), ("scheduler", "missing.py")):
+        ended = outcome(start(*arguments))
+        assert (ended.code, ended.out) == (EX_CONFIG, "")
+        assert ended.error_line == "missing.py: there is no such file; check the path"
+    assert not (folder / ".rollbook").exists()
 
 
 async def test_api_and_scheduler_run_apart(folder: Path) -> None:
     server = Server("--no-scheduler", "--queue", "flow")
     assert children(server.process.pid) == []
     scheduler = start("scheduler", "flow.py")
+    assert scheduler.stdout is not None
     try:
+        ledger = folder / ".rollbook" / "ledger.sqlite3"
+        ready = f"rollbook: scheduler ready (queue flow, entrypoint flow.py, ledger {ledger})\n"
+        assert scheduler.stdout.readline() == ready
         assert await server.run_rollout("r-1") == "success"
         family = descendants(scheduler.pid)
         scheduler.send_signal(signal.SIGTERM)
-        assert outcome(scheduler).code == 0
+        ended = outcome(scheduler)
+        assert (ended.code, ended.out) == (0, STOPPED)
         wait_until_ended(family)
         assert server.end() == (0, "")
     finally:
         kill(scheduler)
         kill(server.process)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["serve", "scheduler"])
+async def test_operator_is_told_what_is_waited_for_and_can_end_it_at_once(folder: Path, apart: bool) -> None:
+    (folder / "flow.py").write_text(ENDLESS)
+    server = Server(*(("--no-scheduler", "--queue", "flow") if apart else ("flow.py",)))
+    working = start("scheduler", "flow.py") if apart else server.process
+    assert working.stdout is not None
+    try:
+        async with httpx.AsyncClient() as http:
+            handle = await RolloutClient(url=server.url, http_client=http).run_rollout_async(
+                initial_messages=[], chat_completions_url="http://127.0.0.1:9/", rollout_id="r-1"
+            )
+            await asyncio.wait_for(handle.wait_for_running(), LIMIT_SEC)
+            handle.cancel()
+        family = descendants(working.pid)
+        if apart:
+            assert "scheduler ready" in working.stdout.readline()
+        working.send_signal(signal.SIGINT)
+        assert working.stdout.readline() == WAITING
+        working.send_signal(signal.SIGINT)
+        ended = outcome(working)
+        assert (ended.code, ended.out) == (EX_KILLED, STOPPED)
+        wait_until_ended(family)
+    finally:
+        kill(working)
+        kill(server.process)
+
+
+async def test_killed_scheduler_command_leaves_nobody_behind(folder: Path) -> None:
+    scheduler = start("scheduler", "flow.py")
+    assert scheduler.stdout is not None
+    assert "scheduler ready" in scheduler.stdout.readline()
+    family = descendants(scheduler.pid)
+    assert len(family) >= 2  # scheduler, runner
+    kill(scheduler)
+    wait_until_ended(family)
 
 
 async def test_api_key_is_asked_for_and_read_from_the_named_variable(folder: Path) -> None:

@@ -12,10 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from . import changing, following, keeping, output, processes, reading
-from .failures import DEBUG_VARIABLE, describe
+from .failures import DEBUG_VARIABLE, FAILED, CommandError, describe
 
 USED_WRONGLY = 2
-FAILED = 1
 INTERRUPTED = 130
 
 # The base of all complaints about arguments. Typer does not export it, and had it from another package before.
@@ -84,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exc()
-        return _fail(describe(error), FAILED)
+        return _fail(describe(error), error.code if isinstance(error, CommandError) else FAILED)
     return code if isinstance(code, int) else 0
 
 

@@ -16,9 +16,13 @@ from rollbook.ledger.ledger import Ledger
 from rollbook_client.statuses import CancelDisposition
 
 from . import options, output
+from .tables import Column, put_table
 
 LISTED_SEC = 15 * 60
 """``--prefix`` and ``--all`` also list rollouts that ended so recently."""
+
+OVER = "over or unknown"
+"""What ``not_found`` means, in words."""
 
 
 def cancel(
@@ -46,7 +50,8 @@ def cancel(
     if json:
         output.put_json({"dispositions": dispositions})
     elif dispositions:
-        output.put_table(("rollout", "found"), list(dispositions.items()))
+        found = [(name, OVER if value == "not_found" else value) for name, value in dispositions.items()]
+        put_table((Column("rollout"), Column("found")), found)
     else:
         output.put("no rollouts to cancel\n")
 

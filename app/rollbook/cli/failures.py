@@ -15,13 +15,18 @@ from rollbook.ledger.secrets import SecretKeyError
 
 from . import missing_extra
 
+FAILED = 1
 DEBUG_VARIABLE = "ROLLBOOK_DEBUG"
 
 _SAY_WHAT_TO_DO = (DatabaseUrlError, SchemaError, SecretKeyError, EntrypointError, LedgerError)
 
 
 class CommandError(Exception):
-    """A command cannot do what it was asked; the message says what to do next."""
+    """A command cannot do what it was asked; the message says what to do next. ``code`` is its exit code."""
+
+    def __init__(self, message: str, *, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def describe(error: Exception) -> str:

@@ -4,40 +4,35 @@ from __future__ import annotations
 
 import select
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from typing import Annotated
 
 import msgspec
 import typer
 
-from rollbook.ledger import codec
 from rollbook.ledger.engines import DEFAULT_DATABASE_URL
+from rollbook.ledger.listing import event_view
 from rollbook.ledger.reader import StoredEvent
 from rollbook.ledger.refusals import UnknownRollout
+from rollbook_client.events import EVENT_TYPES
 
 from . import options, output
+from .eventlines import EventLines
 from .session import Interrupts, ReadSession, interruptible, read_session
 
 PAGE = 500
 LOOK_EVERY_MS = 100
-DETAIL_CHARACTERS = 200
-
-_LONG_FIELDS = frozenset(
-    {"request", "sample", "trajectory", "lease_nonce", "lease_digest", "endpoint_digest", "rollout_id"}
-)
 
 
-class ShownEvent(msgspec.Struct, frozen=True):
-    """An event as JSON lines show it; ``hash`` is hex."""
+class Choice(msgspec.Struct, frozen=True):
+    """Which events to print. ``after`` is a position, or with a rollout's id a seq; so is what a page ends with."""
 
-    position: int
-    rollout_id: str
-    seq: int
-    type: str
-    version: int
-    recorded_at: int
-    payload: msgspec.Raw
-    hash: str
+    rollout_id: str | None
+    types: tuple[str, ...]
+    after: int
+    tail: int | None
+    limit: int | None
+    follow: bool
 
 
 def events(
@@ -46,6 +41,13 @@ def events(
     ] = None,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with events as they arrive.")] = False,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="Only so many of the last events; 0 with --follow: only new ones.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option("--type", help="Only events of this type; may be repeated.", metavar="TYPE", show_default=False),
+    ] = None,
     after: Annotated[
         int, typer.Option(min=0, help="Only events after this position (with an ID: after this seq).")
     ] = 0,
@@ -54,37 +56,40 @@ def events(
     json: options.Json = False,
 ) -> None:
     """Print events in the ledger's order, from the first one on; with --json one object on each line."""
-    write = _write_json if json else _write_line
+    for name in kind or ():
+        if name not in EVENT_TYPES:
+            raise typer.BadParameter(f"{name!r} is none; there are {', '.join(EVENT_TYPES)}", param_hint="--type")
+    choice = Choice(rollout_id, tuple(kind or ()), after, tail, limit, follow)
+    write = _write_json if json else _line_writer(rollout_id)
     with read_session(database_url) as session, interruptible() as interrupts:
         if rollout_id is not None and session.reader.state(rollout_id) is None:
             raise UnknownRollout(rollout_id)
-        for page in _pages(session, interrupts, rollout_id, after=after, limit=limit, follow=follow):
+        for page in _pages(session, interrupts, choice):
             write(page)
 
 
-def _pages(
-    session: ReadSession,
-    interrupts: Interrupts,
-    rollout_id: str | None,
-    *,
-    after: int,
-    limit: int | None,
-    follow: bool,
-) -> Iterator[list[StoredEvent]]:
+def _pages(session: ReadSession, interrupts: Interrupts, choice: Choice) -> Iterator[list[StoredEvent]]:
     """Pages of events; with ``follow`` without end, waiting for each next one."""
-    left = limit
+    reader, rollout_id, types = session.reader, choice.rollout_id, choice.types
+    after, left = choice.after, choice.limit
+    if choice.tail is not None:
+        with interrupts.held():
+            start = session.run(reader.before_last_events(choice.tail, rollout_id=rollout_id, types=types))
+        after = max(after, start)
     while left is None or left > 0:
-        seen = session.reader.last_position() if follow else 0
+        seen = reader.last_position() if choice.follow else 0
         size = PAGE if left is None else min(PAGE, left)
         with interrupts.held():
-            page = session.run(session.reader.events_page(after=after, rollout_id=rollout_id, limit=size))
+            page = session.run(reader.events_page(after=after, rollout_id=rollout_id, types=types, limit=size))
         if page:
             after = page[-1].position if rollout_id is None else page[-1].seq
             left = None if left is None else left - len(page)
             yield page
-        elif not follow:
+        elif not choice.follow:
             return
         else:
+            if rollout_id is None:
+                after = max(after, seen)  # what was passed over for its type is not looked at again
             _wait_for_change(session, seen)
 
 
@@ -102,51 +107,9 @@ def _wait_for_change(session: ReadSession, position: int) -> None:
 
 
 def _write_json(page: list[StoredEvent]) -> None:
-    output.put_bytes(
-        b"".join(
-            output.json_line(
-                ShownEvent(
-                    position=event.position,
-                    rollout_id=event.rollout_id,
-                    seq=event.seq,
-                    type=event.type,
-                    version=event.version,
-                    recorded_at=event.recorded_at,
-                    payload=msgspec.Raw(event.payload.encode()),
-                    hash=event.hash.hex(),
-                )
-            )
-            for event in page
-        )
-    )
+    output.put_bytes(b"".join(output.json_line(event_view(event)) for event in page))
 
 
-def _write_line(page: list[StoredEvent]) -> None:
-    output.put("".join(f"{event_line(event)}\n" for event in page))
-
-
-def event_line(event: StoredEvent) -> str:
-    """One event for people: where, when, which rollout, what, and the short part of what it carries."""
-    return (
-        f"{event.position:>8}  {output.time_text(event.recorded_at)}  {output.printable(event.rollout_id)}"
-        f"  {event.seq:>3}  {event.type:<22}  {_detail(event.payload)}"
-    ).rstrip()
-
-
-def _detail(payload: str) -> str:
-    document = codec.loads(payload)
-    if not isinstance(document, dict):
-        return ""
-    parts = [f"{name}={_value(name, value)}" for name, value in document.items() if name not in _LONG_FIELDS]
-    text = output.printable(" ".join(parts))
-    return text if len(text) <= DETAIL_CHARACTERS else f"{text[: DETAIL_CHARACTERS - 1]}…"
-
-
-def _value(name: str, value: Any) -> str:
-    if value is None:
-        return "null"
-    if name.endswith("_at") and isinstance(value, int):
-        return output.time_text(value)
-    if isinstance(value, str):
-        return value
-    return codec.ascii_json(value)
+def _line_writer(rollout_id: str | None) -> Callable[[list[StoredEvent]], None]:
+    lines = EventLines(with_ids=rollout_id is None)
+    return lambda page: output.put("".join(f"{line}\n" for line in lines.of(page)))

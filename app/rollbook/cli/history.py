@@ -7,31 +7,10 @@ from typing import Any
 import msgspec
 
 from rollbook.ledger import codec
+from rollbook.ledger.listing import RolloutView, rollout_view
 from rollbook.ledger.reader import Reader
 from rollbook.ledger.refusals import UnknownRollout
 from rollbook_client.events import RolloutAdmitted, RolloutFinished
-from rollbook_projections import RolloutState
-
-
-class RolloutSummary(msgspec.Struct, frozen=True):
-    """A rollout as lists show it. Times are microseconds since the epoch, UTC."""
-
-    number: int
-    rollout_id: str
-    queue: str
-    status: str
-    attempt: int
-    attempts_counted: int
-    max_attempts: int
-    active: bool
-    scheduler: str | None
-    admitted_at: int
-    queued_at: int
-    changed_at: int
-    finished_at: int | None
-    lease_expires_at: int
-    cancel_requested_at: int | None
-    err_category: str | None
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -95,8 +74,7 @@ class Result(msgspec.Struct, frozen=True):
 class History(msgspec.Struct, frozen=True):
     """One rollout from admission to result; ``result`` is null before that."""
 
-    state: RolloutSummary
-    label: str | None
+    view: RolloutView
     endpoint_origin: str
     request: msgspec.Raw
     attempts: list[Attempt]
@@ -119,11 +97,6 @@ _CANCELLATIONS = "SELECT at, requested_by, selector FROM cancellations WHERE num
 _EVENT = "SELECT type, version, payload FROM events WHERE position = ?"
 
 
-def summary(state: RolloutState) -> RolloutSummary:
-    """The part of a rollout's state that people and scripts ask for."""
-    return RolloutSummary(**{name: getattr(state, name) for name in RolloutSummary.__struct_fields__})
-
-
 def read_history(reader: Reader, rollout_id: str) -> History:
     """All of a rollout as it stands at one moment.
 
@@ -139,13 +112,13 @@ def read_history(reader: Reader, rollout_id: str) -> History:
 
 def _read(reader: Reader, rollout_id: str) -> History:
     state = reader.state(rollout_id)
-    if state is None:
+    view = None if state is None else rollout_view(reader, state.number)
+    if state is None or view is None:
         raise UnknownRollout(rollout_id)
     admitted = codec.decode(*reader.query(_EVENT, (state.request_position,))[0])
     assert isinstance(admitted, RolloutAdmitted)
     return History(
-        state=summary(state),
-        label=admitted.label,
+        view=view,
         endpoint_origin=admitted.endpoint_origin,
         request=admitted.request,
         attempts=_rows(reader, _ATTEMPTS, state.number, Attempt),

@@ -27,7 +27,7 @@ def replay(
 ) -> int:
     """Fold the whole ledger anew from its events; with --verify, compare with the rows that are served."""
     from rollbook.ledger.replay import replay as fold
-    from rollbook.ledger.replay import verify_replay
+    from rollbook.ledger.replay import verify as compare
 
     if not verify:
         folded = fold(database_url)
@@ -35,18 +35,22 @@ def replay(
             output.put_json(folded)
         else:
             counts = ", ".join(f"{count} {status}" for status, count in sorted(folded.statuses.items()))
-            output.put(f"{folded.head.events} events, {sum(folded.statuses.values())} rollouts ({counts or 'none'})\n")
+            rollouts = _count(sum(folded.statuses.values()), "rollout")
+            output.put(f"{_count(folded.head.events, 'event')}, {rollouts} ({counts or 'none'})\n")
         return 0
-    differences = verify_replay(database_url)
-    return _verdict("differences", differences, fine="every row is what its events say", json=json)
+    compared = compare(database_url)
+    checked = _Checked(compared.events, compared.rollouts, compared.cut)
+    return _verdict(checked, "difference", compared.differences, fine="every row is what its events say", json=json)
 
 
 @audit.command("verify")
 def audit_verify(*, database_url: options.DatabaseUrl = DEFAULT_DATABASE_URL, json: options.Json = False) -> int:
     """Check hash chains, row heads, counts and the database file; 1 if something is wrong."""
-    from rollbook.ledger.audit import audit as inspect
+    from rollbook.ledger.audit import inspect
 
-    return _verdict("findings", inspect(database_url), fine="every event is as it was written", json=json)
+    seen = inspect(database_url)
+    checked = _Checked(seen.events, seen.rollouts, seen.cut)
+    return _verdict(checked, "finding", seen.findings, fine="every event is as it was written", json=json)
 
 
 @audit.callback()
@@ -55,14 +59,28 @@ def _group() -> None:
     """Keep a group of one command a group."""
 
 
-def _verdict(name: str, found: Sequence[msgspec.Struct], *, fine: str, json: bool) -> int:
+class _Checked(msgspec.Struct, frozen=True):
+    """How much was looked at, and whether that ended early because enough was found."""
+
+    events: int
+    rollouts: int
+    more: bool
+
+
+def _verdict(checked: _Checked, name: str, found: Sequence[msgspec.Struct], *, fine: str, json: bool) -> int:
     if json:
-        output.put_json({"ok": not found, name: [_plain(item) for item in found]})
-    elif found:
-        output.put("".join(f"{output.printable(str(item))}\n" for item in found))
-    else:
-        output.put(f"{fine}\n")
+        items = {f"{name}s": [_plain(item) for item in found]}
+        output.put_json({"ok": not found, **msgspec.structs.asdict(checked), **items})
+        return 1 if found else 0
+    lines = [output.printable(str(item)) for item in found]
+    said = f"{_count(len(found), name)}{' and perhaps more' if checked.more else ''}" if found else f"no {name}, {fine}"
+    lines.append(f"checked {_count(checked.events, 'event')} of {_count(checked.rollouts, 'rollout')}: {said}")
+    output.put("".join(f"{line}\n" for line in lines))
     return 1 if found else 0
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 def _plain(item: msgspec.Struct) -> dict[str, object]:

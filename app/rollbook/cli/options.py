@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -11,6 +12,9 @@ import typer
 from rollbook.backends.entrypoint import entrypoint_name
 from rollbook.ledger.engines import DEFAULT_DATABASE_URL
 from rollbook.settings import ApiSettings
+from rollbook.supervisor import EX_CONFIG
+
+from .failures import CommandError
 
 DATABASE_VARIABLE = "ROLLBOOK_DATABASE_URL"
 
@@ -60,6 +64,17 @@ def queue_name(queue: str | None, entrypoint: str | None) -> str:
     if entrypoint is None:
         raise typer.BadParameter("without an ENTRYPOINT, say which queue admissions go to", param_hint="--queue")
     return entrypoint_name(entrypoint)
+
+
+def check_file(entrypoint: str | None) -> None:
+    """Raises:
+    CommandError: the entrypoint names a file that is not there. What the file holds is for the runners to say.
+    """
+    if entrypoint is None:
+        return
+    place = entrypoint if entrypoint.endswith(".py") else entrypoint.rpartition(":")[0]
+    if place.endswith(".py") and not Path(place).is_file():
+        raise CommandError(f"{place}: there is no such file; check the path", code=EX_CONFIG)
 
 
 def api_key(variable: str | None) -> str | None:

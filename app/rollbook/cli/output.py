@@ -1,4 +1,4 @@
-"""What commands print: JSON lines for programs, tables for people, both through one sink.
+"""What commands print: JSON lines for programs, text for people, both through one sink.
 
 Text that users chose (ids, labels, error messages) can hold anything; people see its control characters escaped, so
 that no record can move a terminal's cursor. JSON goes out as it is.
@@ -6,23 +6,22 @@ that no record can move a terminal's cursor. JSON goes out as it is.
 
 from __future__ import annotations
 
-import io
+import errno
 import os
 import re
+import shutil
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rollbook.ledger import codec
 
 UNBOUNDED_WIDTH = 1_000_000
 """Columns of a pipe: nothing is wrapped or cut there."""
+
+SQLITE_EPOCH_MS = 210_866_760_000_000
+"""The Unix epoch in milliseconds as SQLite counts them."""
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -42,7 +41,9 @@ def put_bytes(data: bytes) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    except BrokenPipeError as error:
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):  # the latter: a terminal that was closed
+            raise
         # What is still buffered would be tried again when the interpreter ends, and fail there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise OutputClosed from error
@@ -66,40 +67,40 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def on_terminal() -> bool:
+    """Whether a person looks at stdout as it is written."""
+    return sys.stdout.isatty()
+
+
+def width() -> int:
+    """How many columns a line may have."""
+    return shutil.get_terminal_size().columns if on_terminal() else UNBOUNDED_WIDTH
+
+
 def time_text(at_us: int | None) -> str:
-    """Microseconds since the epoch as a time in UTC; empty for None."""
+    """Microseconds since the epoch as a time in UTC, the same as the SQL views show; empty for None."""
     if at_us is None:
         return ""
-    at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
-    return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1_000:03d}Z"
+    at = datetime.fromtimestamp(_milliseconds(at_us) // 1_000, UTC)
+    return f"{at:%Y-%m-%d %H:%M:%S}.{_milliseconds(at_us) % 1_000:03d}Z"
 
 
-def seconds_text(started_at_us: int, ended_at_us: int) -> str:
-    """A duration with milliseconds."""
-    return f"{(ended_at_us - started_at_us) / 1_000_000:.3f} s"
+def moment_text(at_us: int | None) -> str:
+    """`time_text`, on a terminal without today's date."""
+    text = time_text(at_us)
+    return text.removeprefix(f"{datetime.now(UTC):%Y-%m-%d} ") if on_terminal() else text
 
 
-def put_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
-    """Print a table; None is shown empty. Numbers are set to the right."""
-    table = Table(title=None if title is None else Text(title, style="bold"), title_justify="left", box=None)
-    for index, name in enumerate(columns):
-        numeric = any(isinstance(row[index], int | float) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
-    put(_rendered(table))
+def _milliseconds(at_us: int) -> int:
+    # As SQLite rounds, to the last bit: its times are doubles of milliseconds since 4714 BC.
+    return int(at_us / 1_000_000 * 1_000.0 + SQLITE_EPOCH_MS + 0.5) - SQLITE_EPOCH_MS
 
 
-def _rendered(table: Table) -> str:
-    terminal = sys.stdout.isatty()
-    sink = io.StringIO()
-    console = Console(
-        file=sink,
-        force_terminal=terminal,
-        width=None if terminal else UNBOUNDED_WIDTH,
-        no_color=not terminal or "NO_COLOR" in os.environ,
-        legacy_windows=False,
-    )
-    console.print(table)
-    lines = sink.getvalue().splitlines()
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+def duration_text(started_at_us: int, ended_at_us: int) -> str:
+    """A duration in seconds; below one second in milliseconds."""
+    milliseconds = (ended_at_us - started_at_us) / 1_000
+    if milliseconds < 9.95:
+        return f"{milliseconds:.1f} ms"
+    if milliseconds < 999.5:
+        return f"{milliseconds:.0f} ms"
+    return f"{milliseconds / 1_000:.3f} s"

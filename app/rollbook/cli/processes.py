@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
 import typer
 
-from rollbook.ledger.engines import DEFAULT_DATABASE_URL
+from rollbook.ledger.engines import DEFAULT_DATABASE_URL, database_path, parse_url
 from rollbook.settings import ApiSettings, SchedulerSettings
-from rollbook.supervisor import stopped_by_signals
+from rollbook.supervisor import Supervisor, stopped_by_signals
 
 from . import options, output, stack
+from .presence import Presence
+
+STOPPED = "rollbook: stopped\n"
 
 _ENTRYPOINT_HELP = "A .py file with one workflow and at most one grader, or module:name for a backend."
 
@@ -53,6 +58,7 @@ def serve(
         max_queue_depth=max_queue_depth,
         max_attempts=max_attempts,
     )
+    options.check_file(entrypoint)
     stack.prepare(database_url)
     if no_scheduler or entrypoint is None:
         return _serve_alone(api)
@@ -69,8 +75,35 @@ def serve(
 
 async def _serve(api: ApiSettings, scheduler: SchedulerSettings) -> int:
     both = stack.Stack(api, scheduler)
-    with stopped_by_signals(stop=both.stop, kill=both.supervisor.kill):
+    async with _ending_in_order(both.supervisor, scheduler, stop=both.stop):
         return await both.run(on_ready=_announce)
+
+
+@contextlib.asynccontextmanager
+async def _ending_in_order(
+    supervisor: Supervisor, settings: SchedulerSettings, *, stop: Callable[[], None]
+) -> AsyncIterator[Presence]:
+    """End the block's processes on a signal, and tell the operator what is waited for and when it is done."""
+    presence = Presence(settings.database_url, lambda: supervisor.pid(stack.SCHEDULER))
+    asked = False
+
+    def end() -> None:
+        nonlocal asked
+        asked = True
+        if presence.busy():
+            _announce(
+                f"rollbook: waiting up to {settings.drain_sec:g} s for running rollouts; "
+                "press Ctrl-C again to end at once\n"
+            )
+        stop()
+
+    try:
+        with stopped_by_signals(stop=end, kill=supervisor.kill):
+            yield presence
+    finally:
+        await presence.close()
+        if asked:
+            _announce(STOPPED)
 
 
 def _serve_alone(api: ApiSettings) -> int:
@@ -84,15 +117,16 @@ def _serve_alone(api: ApiSettings) -> int:
         _announce(line)
 
     threading.Thread(target=announce, name="announce", daemon=True).start()
-    return run_api(api, listener=listener)
+    code = run_api(api, listener=listener)
+    if code == 0:
+        _announce(STOPPED)
+    return code
 
 
 def _announce(line: str) -> None:
-    # A closed stdout is no reason to end a server.
-    try:
+    # A stdout that is closed or cannot be written is no reason to end a server.
+    with contextlib.suppress(output.OutputClosed, OSError):
         output.put(line)
-    except output.OutputClosed:
-        return
 
 
 def scheduler(
@@ -106,7 +140,7 @@ def scheduler(
     ] = None,
     max_concurrent: options.MaxConcurrent = None,
     on_shutdown: options.OnShutdown = "release",
-) -> None:
+) -> int:
     """Run rollouts that wait in the ledger, beside `rollbook serve --no-scheduler`."""
     queues = tuple(dict.fromkeys(options.queue_name(name, entrypoint) for name in queue or (None,)))
     settings = SchedulerSettings(
@@ -117,5 +151,23 @@ def scheduler(
         max_concurrent=max_concurrent,
         on_shutdown=on_shutdown,
     )
+    options.check_file(entrypoint)
     stack.prepare(database_url)
-    stack.become("rollbook.scheduler", stack.variables(stack.SCHEDULER_SETTINGS_VARIABLE, settings))
+    return asyncio.run(_schedule(settings))
+
+
+async def _schedule(settings: SchedulerSettings) -> int:
+    supervisor = Supervisor([stack.scheduler_child(settings)])
+    async with _ending_in_order(supervisor, settings, stop=supervisor.stop) as presence:
+        announcing = asyncio.create_task(_announce_scheduler(presence, settings), name="announce")
+        try:
+            return await supervisor.run()
+        finally:
+            announcing.cancel()
+
+
+async def _announce_scheduler(presence: Presence, settings: SchedulerSettings) -> None:
+    await presence.ready()
+    queues = f"{'queue' if len(settings.queues) == 1 else 'queues'} {', '.join(settings.queues)}"
+    path = database_path(parse_url(settings.database_url))
+    _announce(f"rollbook: scheduler ready ({queues}, entrypoint {settings.entrypoint}, ledger {path})\n")

@@ -8,14 +8,29 @@ import msgspec
 import typer
 
 from rollbook.ledger.engines import DEFAULT_DATABASE_URL
-from rollbook_projections import RolloutState
+from rollbook.ledger.listing import RolloutView, rollouts_page
 
 from . import options, output
-from .history import History, read_history, summary
+from .history import History, read_history
 from .session import read_session
+from .tables import Column, cut, put_facts, put_table, short
 
 PAGE = 500
+LABEL_WIDTH = 40
 Status = Literal["queued", "running", "grading", "success", "failure", "cancelled"]
+
+_LISTED = (
+    Column("number", drop=4),
+    Column("rollout"),
+    Column("queue", "cut", drop=1),
+    Column("status"),
+    Column("attempt", drop=2),
+    Column("reward"),
+    Column("label", "cut", drop=6),
+    Column("admitted", drop=5),
+    Column("took", drop=3, right=True),
+    Column("error", "cut"),
+)
 
 
 def rollouts(
@@ -28,21 +43,24 @@ def rollouts(
     database_url: options.DatabaseUrl = DEFAULT_DATABASE_URL,
     json: options.Json = False,
 ) -> None:
-    """List rollouts, the newest first; with --json one object on each line."""
+    """List rollouts, the newest first; with --json one object on each line, as GET /rollouts has them.
+
+    A narrow terminal is not shown all columns.
+    """
     with read_session(database_url) as session:
-        listed: list[RolloutState] = []
+        listed: list[RolloutView] = []
         found = 0
         more = True
         while more and found < limit:
             size = min(PAGE, limit - found)
             page = session.run(
-                session.reader.rollouts_page(status=status, queue=queue, prefix=prefix, before=before, limit=size)
+                rollouts_page(session.reader, status=status, queue=queue, prefix=prefix, before=before, limit=size)
             )
             found += len(page)
             more = len(page) == size
             before = page[-1].number if page else before
             if json:
-                output.put_bytes(b"".join(output.json_line(summary(state)) for state in page))
+                output.put_bytes(b"".join(output.json_line(view) for view in page))
             else:
                 listed += page
     if not json:
@@ -51,26 +69,32 @@ def rollouts(
             output.put(f"\nOlder ones: --before {before}\n")
 
 
-def _list(states: list[RolloutState]) -> None:
-    if not states:
+def _list(views: list[RolloutView]) -> None:
+    if not views:
         output.put("no rollouts\n")
         return
-    output.put_table(
-        ("number", "rollout", "queue", "status", "attempt", "admitted", "took", "error"),
+    put_table(
+        _LISTED,
         [
             (
-                state.number,
-                state.rollout_id,
-                state.queue,
-                state.status,
-                state.attempt,
-                output.time_text(state.admitted_at),
-                None if state.finished_at is None else output.seconds_text(state.admitted_at, state.finished_at),
-                state.err_category,
+                view.number,
+                view.rollout_id,
+                view.queue,
+                view.status,
+                view.attempt,
+                view.reward,
+                None if view.label is None else cut(view.label, LABEL_WIDTH),
+                output.moment_text(view.admitted_at),
+                _took(view.admitted_at, view.finished_at),
+                view.err_category,
             )
-            for state in states
+            for view in views
         ],
     )
+
+
+def _took(started_at: int, ended_at: int | None) -> str | None:
+    return None if ended_at is None else output.duration_text(started_at, ended_at)
 
 
 def show(
@@ -89,37 +113,46 @@ def show(
 
 
 def _document(history: History) -> dict[str, object]:
-    """The state's fields and, beside them, what belongs to it."""
-    rest = {name: getattr(history, name) for name in History.__struct_fields__ if name != "state"}
-    return {**msgspec.structs.asdict(history.state), **rest}
+    """The fields of the list and, beside them, what belongs to the rollout."""
+    rest = {name: getattr(history, name) for name in History.__struct_fields__ if name != "view"}
+    return {**msgspec.structs.asdict(history.view), **rest}
 
 
 def _tell(history: History) -> None:
-    state = history.state
-    facts: list[tuple[str, object]] = [
-        ("rollout", state.rollout_id),
-        ("status", state.status),
-        ("queue", state.queue),
-        ("label", history.label),
-        ("chat endpoint", history.endpoint_origin),
-        ("attempt", f"{state.attempt} ({state.attempts_counted} of {state.max_attempts} used up)"),
-        ("scheduler", state.scheduler),
-        ("admitted", output.time_text(state.admitted_at)),
-        ("finished", output.time_text(state.finished_at)),
-        ("lease ends", output.time_text(state.lease_expires_at) if state.finished_at is None else None),
-    ]
-    if history.result is not None:
-        facts += [("error", history.result.err_message), ("category", history.result.err_category)]
-    output.put_table(("", ""), [fact for fact in facts if fact[1] not in (None, "")])
+    view = history.view
+    put_facts(
+        [
+            ("rollout", view.rollout_id),
+            ("status", view.status),
+            ("queue", view.queue),
+            ("label", view.label),
+            ("chat endpoint", history.endpoint_origin),
+            ("attempt", f"{view.attempt} ({view.attempts_counted} of {view.max_attempts} used up)"),
+            ("scheduler", view.scheduler and short(view.scheduler)),
+            ("admitted", output.moment_text(view.admitted_at)),
+            ("finished", output.moment_text(view.finished_at)),
+            ("lease ends", output.moment_text(view.lease_expires_at) if view.finished_at is None else None),
+            ("reward", None if view.reward is None else f"{view.reward:.10g}"),
+            ("error", None if history.result is None else history.result.err_message),
+            ("category", view.err_category),
+        ]
+    )
     _part(
         "attempts",
-        ("attempt", "scheduler", "started", "took", "outcome", "reason"),
+        (
+            Column("attempt"),
+            Column("scheduler"),
+            Column("started"),
+            Column("took", right=True),
+            Column("outcome"),
+            Column("reason", "wrap"),
+        ),
         [
             (
                 item.attempt,
-                item.scheduler,
-                output.time_text(item.started_at),
-                None if item.ended_at is None else output.seconds_text(item.started_at, item.ended_at),
+                short(item.scheduler),
+                output.moment_text(item.started_at),
+                _took(item.started_at, item.ended_at),
                 item.outcome or "open",
                 item.reason,
             )
@@ -128,25 +161,20 @@ def _tell(history: History) -> None:
     )
     _part(
         "phases",
-        ("attempt", "phase", "entered"),
-        [(item.attempt, item.phase, output.time_text(item.at)) for item in history.phases],
+        (Column("attempt"), Column("phase"), Column("entered")),
+        [(item.attempt, item.phase, output.moment_text(item.at)) for item in history.phases],
     )
     _part(
         "spans",
-        ("attempt", "stage", "started", "took"),
+        (Column("attempt"), Column("stage"), Column("started"), Column("took", right=True)),
         [
-            (
-                item.attempt,
-                item.stage,
-                output.time_text(item.started_at),
-                output.seconds_text(item.started_at, item.ended_at),
-            )
+            (item.attempt, item.stage, output.moment_text(item.started_at), _took(item.started_at, item.ended_at))
             for item in history.spans
         ],
     )
     _part(
         "scores",
-        ("attempt", "kind", "name", "value", "weight"),
+        (Column("attempt"), Column("kind"), Column("name", "wrap"), Column("value"), Column("weight")),
         [
             (item.attempt, item.kind, item.name, "null" if item.value is None else item.value, item.weight)
             for item in history.scores
@@ -154,14 +182,14 @@ def _tell(history: History) -> None:
     )
     _part(
         "cancellations",
-        ("requested", "by", "selector"),
-        [(output.time_text(item.at), item.requested_by, item.selector) for item in history.cancellations],
+        (Column("requested"), Column("by"), Column("selector", "wrap")),
+        [(output.moment_text(item.at), item.requested_by, item.selector) for item in history.cancellations],
     )
     if history.result is not None and history.result.sample is not None:
         output.put(f"\nsample\n{output.printable(bytes(history.result.sample).decode())}\n")
 
 
-def _part(title: str, columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+def _part(title: str, columns: tuple[Column, ...], rows: list[tuple[object, ...]]) -> None:
     if rows:
         output.put("\n")
-        output.put_table(columns, rows, title=title)
+        put_table(columns, rows, title=title)

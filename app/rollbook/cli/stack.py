@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 import msgspec
 
@@ -31,6 +29,9 @@ API_SETTINGS_VARIABLE = "ROLLBOOK_API_SETTINGS"
 SCHEDULER_SETTINGS_VARIABLE = "ROLLBOOK_SCHEDULER_SETTINGS"
 HINT_VARIABLE = "ROLLBOOK_HINT_FD"
 LISTEN_VARIABLE = "ROLLBOOK_LISTEN_FD"
+
+SCHEDULER = "scheduler"
+"""The name of the child that is one."""
 
 BACKLOG = 2_048
 BIND_LIMIT_SEC = 1.0
@@ -136,6 +137,18 @@ def variables(name: str, settings: msgspec.Struct) -> dict[str, str]:
     return {name: msgspec.json.encode(settings).decode()}
 
 
+def scheduler_child(settings: SchedulerSettings, *, hints: int | None = None) -> ChildSpec:
+    """A scheduler as a child; ``hints`` is a socket to the other processes of the ledger."""
+    found = {} if hints is None else {HINT_VARIABLE: str(hints)}
+    return ChildSpec(
+        name=SCHEDULER,
+        command=module_command("rollbook.scheduler"),
+        variables={**variables(SCHEDULER_SETTINGS_VARIABLE, settings), **found},
+        descriptors=() if hints is None else (hints,),
+        stop_limit_sec=settings.drain_sec + settings.clean_up_sec + settings.force_sec + STOP_MARGIN_SEC,
+    )
+
+
 class Stack:
     """The children over sockets of their own; `run` it once, on the loop that is running."""
 
@@ -144,7 +157,7 @@ class Stack:
         self._listener = listen(api.host, api.port)
         self._hints = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.url = base_url(self._listener)
-        self.supervisor = Supervisor([self._api(api), self._scheduler(scheduler)])
+        self.supervisor = Supervisor([self._api(api), scheduler_child(scheduler, hints=self._hints[1].fileno())])
 
     def _api(self, settings: ApiSettings) -> ChildSpec:
         listener, hints = self._listener.fileno(), self._hints[0].fileno()
@@ -158,16 +171,6 @@ class Stack:
             },
             descriptors=(listener, hints),
             stop_limit_sec=API_STOP_LIMIT_SEC,
-        )
-
-    def _scheduler(self, settings: SchedulerSettings) -> ChildSpec:
-        hints = self._hints[1].fileno()
-        return ChildSpec(
-            name="scheduler",
-            command=module_command("rollbook.scheduler"),
-            variables={**variables(SCHEDULER_SETTINGS_VARIABLE, settings), HINT_VARIABLE: str(hints)},
-            descriptors=(hints,),
-            stop_limit_sec=settings.drain_sec + settings.clean_up_sec + settings.force_sec + STOP_MARGIN_SEC,
         )
 
     def stop(self) -> None:
@@ -198,9 +201,3 @@ class Stack:
         self._listener.close()
         for end in self._hints:
             end.close()
-
-
-def become(name: str, values: dict[str, str]) -> NoReturn:
-    """Turn this process into one of our modules: same process id, so signals reach it directly. Never returns."""
-    command = module_command(name)
-    os.execve(command[0], command, {**os.environ, **values})

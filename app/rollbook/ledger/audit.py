@@ -55,8 +55,26 @@ class Finding(msgspec.Struct, frozen=True):
         return f"{self.check}: event {self.position} (rollout {self.rollout_id!r}, seq {self.seq}): {self.message}"
 
 
+class Inspection(msgspec.Struct, frozen=True):
+    """What was looked at and what is wrong with it: the first 20 findings, at which the inspection ends."""
+
+    events: int
+    rollouts: int
+    findings: list[Finding]
+
+    @property
+    def cut(self) -> bool:
+        """Whether it ended early, so that there may be more findings."""
+        return len(self.findings) >= MAX_FINDINGS
+
+
 def audit(url: str | sa.URL) -> list[Finding]:
-    """What is wrong with the ledger, the first 20 findings, damaged pages among them; empty when it is whole.
+    """The findings of `inspect`; empty when the ledger is whole."""
+    return inspect(url).findings
+
+
+def inspect(url: str | sa.URL) -> Inspection:
+    """Look for what is wrong with the ledger, damaged pages included.
 
     All of it is judged within one consistent view, so the answer is right while others write.
 
@@ -69,7 +87,7 @@ def audit(url: str | sa.URL) -> list[Finding]:
         check(parsed)
     except SchemaError as error:
         if isinstance(error.__cause__, sqlite3.DatabaseError):
-            return [Finding("pages", str(error))]
+            return Inspection(0, 0, [Finding("pages", str(error))])
         raise
     with _snapshot(parsed) as db:
         auditor = _Audit(db)
@@ -78,7 +96,7 @@ def audit(url: str | sa.URL) -> list[Finding]:
                 step()
             except sqlite3.DatabaseError as error:
                 auditor.find("pages", f"{step.__name__} cannot be read: {error}")
-        return auditor.findings[:MAX_FINDINGS]
+        return auditor.result()
 
 
 @contextmanager
@@ -108,6 +126,7 @@ class _Audit:
         self._ends: dict[int, tuple[int, bytes]] = {}
         """Seq and hash of the last event seen, for rollouts whose row names a later one."""
         self._events = 0
+        self._rollouts = 0
         self._position = 0
         self._number = 0
         self._finished = False
@@ -115,6 +134,10 @@ class _Audit:
     @property
     def full(self) -> bool:
         return len(self.findings) >= MAX_FINDINGS
+
+    def result(self) -> Inspection:
+        """What was seen so far, and what is wrong with it."""
+        return Inspection(self._events, self._rollouts, self.findings[:MAX_FINDINGS])
 
     def find(self, kind: str, message: str) -> None:
         self.findings.append(Finding(kind, message))
@@ -150,6 +173,7 @@ class _Audit:
     def _event(self, row: tuple[Any, ...]) -> None:
         position, number, seq, kind, version, recorded_at, payload, stored, typed, rollout_id, row_seq, row_head = row
         self._events += 1
+        self._rollouts += seq == 1
         self._position = position
         if isinstance(number, int):
             self._number = max(self._number, number)

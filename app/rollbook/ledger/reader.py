@@ -209,25 +209,20 @@ class Reader:
         )
 
     async def events_page(
-        self, *, after: int = 0, rollout_id: str | None = None, limit: int = 1000
+        self, *, after: int = 0, rollout_id: str | None = None, types: Sequence[str] = (), limit: int = 1000
     ) -> list[StoredEvent]:
         """Events after a position (of one rollout: after a seq), at most ``limit`` and about 4 MiB of payload.
 
-        Long histories are read in portions so that a page of huge payloads never lies in memory as a whole.
+        ``types`` leaves only those; none means all. Long histories are read in portions so that a page of huge
+        payloads never lies in memory as a whole.
         """
+        key, condition, chosen = _events_of(rollout_id, types)
+        text = f"{_EVENTS} WHERE {condition} AND {key} > ? ORDER BY {key} LIMIT ?"
         events: list[StoredEvent] = []
         size = 0
         while len(events) < limit:
             portion = min(64, limit - len(events))
-            if rollout_id is None:
-                rows = await self.long_query(
-                    f"{_EVENTS} WHERE e.position > ? ORDER BY e.position LIMIT ?", (after, portion)
-                )
-            else:
-                rows = await self.long_query(
-                    f"{_EVENTS} WHERE r.rollout_id = ? AND e.seq > ? ORDER BY e.seq LIMIT ?",
-                    (rollout_id, after, portion),
-                )
+            rows = await self.long_query(text, (*chosen, after, portion))
             for row in rows:
                 event = StoredEvent(*row)
                 size += len(event.payload)
@@ -239,24 +234,22 @@ class Reader:
                 break
         return events
 
-    async def rollouts_page(
-        self,
-        *,
-        status: str | None = None,
-        queue: str | None = None,
-        prefix: str | None = None,
-        before: int | None = None,
-        limit: int = 100,
-    ) -> list[RolloutState]:
-        """Rollouts, the newest first; ``before`` is the last number of the page before."""
-        condition, bounds = sql.prefix_range(prefix)
-        parameters: list[Any] = list(bounds)
-        for column, operator, value in (("status", "=", status), ("queue", "=", queue), ("number", "<", before)):
-            if value is not None:
-                condition += f" AND {column} {operator} ?"
-                parameters.append(value)
-        if status in ("queued", "running", "grading"):
-            condition += " AND finished_at IS NULL"  # what lets the index of live rollouts serve
-        text = f"{sql.SELECT_STATE} WHERE 1 = 1{condition} ORDER BY number DESC LIMIT ?"
-        rows = await self.long_query(text, (*parameters, limit))
-        return [RolloutState(*row) for row in rows]
+    async def before_last_events(self, count: int, *, rollout_id: str | None = None, types: Sequence[str] = ()) -> int:
+        """After which position (of one rollout: after which seq) the last ``count`` events come."""
+        key, condition, chosen = _events_of(rollout_id, types)
+        text = (
+            f"SELECT {key} FROM events e JOIN rollouts r ON r.number = e.number"
+            f" WHERE {condition} ORDER BY {key} DESC LIMIT 1 OFFSET ?"
+        )
+        rows = await self.long_query(text, (*chosen, count))
+        return int(rows[0][0]) if rows else 0
+
+
+def _events_of(rollout_id: str | None, types: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
+    """What a choice of events is ordered by, its condition and the parameters of that."""
+    condition, parameters = "1 = 1", tuple(types)
+    if types:
+        condition = f"e.type IN ({', '.join('?' * len(types))})"
+    if rollout_id is None:
+        return "e.position", condition, parameters
+    return "e.seq", f"{condition} AND r.rollout_id = ?", (*parameters, rollout_id)

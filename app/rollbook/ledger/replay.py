@@ -35,8 +35,9 @@ _EVENTS = """
     SELECT position, number, seq, type, version, recorded_at, CAST(payload AS BLOB), hash FROM events
     WHERE (number, seq) > (0, 0) ORDER BY number, seq
 """
-_KEYS = {table.name: len(table.primary_key.columns) for table in tables.HISTORY_TABLES}
-_COLUMNS = {table.name: [column.name for column in table.columns] for table in tables.HISTORY_TABLES}
+# Plain texts: SQLAlchemy's own kind of them has no JSON form.
+_KEYS = {str(table.name): len(table.primary_key.columns) for table in tables.HISTORY_TABLES}
+_COLUMNS = {str(table.name): [str(column.name) for column in table.columns] for table in tables.HISTORY_TABLES}
 _KEYS["rollouts"] = 1
 _COLUMNS["rollouts"] = list(sql.STATE_COLUMNS)
 
@@ -61,6 +62,19 @@ class Difference(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.table}[{self.key}].{self.column}: expected {_shown(self.expected)}, found {_shown(self.found)}"
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What was compared and where it differs: the first 20 differences, at which the comparison ends."""
+
+    events: int
+    rollouts: int
+    differences: list[Difference]
+
+    @property
+    def cut(self) -> bool:
+        """Whether it ended early, so that there may be more differences."""
+        return len(self.differences) >= MAX_DIFFERENCES
 
 
 class _Chunk(msgspec.Struct):
@@ -91,7 +105,12 @@ def replay(url: str | sa.URL) -> Replay:
 
 
 def verify_replay(url: str | sa.URL) -> list[Difference]:
-    """Where the live rows differ from a replay, the first 20; empty when the ledger is whole.
+    """The differences that `verify` finds; empty when the ledger is whole."""
+    return verify(url).differences
+
+
+def verify(url: str | sa.URL) -> Verification:
+    """Compare the live rows with a replay.
 
     `rollouts`, every history table, `queue_counts` and `ledger_head` are compared, all in one consistent view, so the
     answer is right while others write.
@@ -103,7 +122,10 @@ def verify_replay(url: str | sa.URL) -> list[Difference]:
     with _snapshot(url) as db:
         comparison = _Comparison(db)
         totals = _Totals()
+        events = rollouts = 0
         for chunk in _fold(db):
+            events += chunk.events
+            rollouts += len(chunk.states) + len(chunk.errors)
             totals.add(chunk)
             comparison.chunk(chunk)
             if comparison.full:
@@ -111,7 +133,7 @@ def verify_replay(url: str | sa.URL) -> list[Difference]:
         else:
             comparison.leftovers()
             comparison.totals(totals.result())
-        return comparison.differences[:MAX_DIFFERENCES]
+        return Verification(events, rollouts, comparison.differences[:MAX_DIFFERENCES])
 
 
 @contextmanager
@@ -233,7 +255,7 @@ class _Comparison:
         self.differences: list[Difference] = []
         self._db = db
         self._rollouts = _LiveRows(db, "rollouts")
-        self._history = [_LiveRows(db, table.name) for table in tables.HISTORY_TABLES]
+        self._history = [_LiveRows(db, str(table.name)) for table in tables.HISTORY_TABLES]
 
     @property
     def full(self) -> bool:

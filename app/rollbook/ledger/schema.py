@@ -16,6 +16,9 @@ from .refusals import LedgerUnavailable
 
 UPGRADE_LOCK_LIMIT_SEC = 60.0
 
+_OURS = {"ledger_head", "rollouts"}
+"""Tables that tell a ledger from another program's database."""
+
 
 class SchemaError(Exception):
     """The database's schema is not the one this code works with; the message names the fixing command."""
@@ -25,23 +28,29 @@ def revision(url: sa.URL) -> str | None:
     """The schema revision of the database; None where there is no ledger yet.
 
     Raises:
-        SchemaError: the file exists and is no SQLite database.
+        SchemaError: it is a folder, or a file that is no SQLite database, or another program's.
         LedgerUnavailable: it exists and cannot be read.
     """
     path = database_path(url)
     if not path.exists():
         return None
+    if path.is_dir():
+        raise SchemaError(f"{path} is a folder; name a file in it with --database-url sqlite:///{path}/ledger.sqlite3")
     connection = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True)
     try:
-        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        row = None
+        if "alembic_version" in tables:
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # there is no such table
-            return None
         raise LedgerUnavailable(f"cannot read {path}: {error}; check its permissions and its folder's") from error
     except sqlite3.DatabaseError as error:
         raise SchemaError(f"{path} is not an SQLite database; name another file with --database-url") from error
     finally:
         connection.close()
+    if tables.isdisjoint(_OURS) and (row is not None or tables - {"alembic_version"}):
+        # Migrating it would mix our tables with another program's.
+        raise SchemaError(f"{path} is an SQLite database, but no ledger; name another file with --database-url")
     return None if row is None else str(row[0])
 
 

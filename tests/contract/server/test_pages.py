@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollbook.ledger.commands import Score
 from rollbook.ledger.reader import PAGE_BYTES
 from tests.contract.server.support import Api
 
@@ -50,6 +51,16 @@ async def test_listed_rollout_shows_neither_lease_digest_nor_chain(api: Api) -> 
     (rollout,) = (await api.http.get("/rollouts")).json()["rollouts"]
     assert {"lease_digest", "head"}.isdisjoint(rollout)
     assert rollout["admitted_at"] > 1_600_000_000_000_000
+
+
+async def test_listed_rollout_shows_what_it_was_asked_and_what_it_brought(api: Api) -> None:
+    await api.admitted("r-1", label="42")
+    await api.run("r-1", rewards=(Score("right", 1.0), Score("brief", 0.25), Score("lost", None)))
+    await api.admitted("r-2")
+    waiting, done = (await api.http.get("/rollouts")).json()["rollouts"]
+    assert (waiting["active"], waiting["reward"], waiting["err_message"]) == (True, None, None)
+    assert (done["active"], done["label"], done["err_category"]) == (False, "42", None)
+    assert done["reward"] == 1.25
 
 
 async def test_one_rollouts_events_follow_its_seq(api: Api) -> None:

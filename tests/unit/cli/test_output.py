@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
+import sqlite3
+import time
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.cli import output
-from rollbook.cli.following import event_line
-from rollbook.ledger.reader import StoredEvent
+from rollbook_projections.views import view_sql
+from tests.unit.cli.terminals import terminal
 
 
 @given(st.text())
@@ -56,40 +57,38 @@ def test_raw_parts_are_spliced_into_json_as_they_are() -> None:
 
 def test_times_are_utc_with_milliseconds() -> None:
     assert output.time_text(1_700_000_000_123_456) == "2023-11-14 22:13:20.123Z"
+    assert output.time_text(1_700_000_000_999_600) == "2023-11-14 22:13:21.000Z"
     assert output.time_text(None) == ""
-    assert output.seconds_text(0, 1_500_400) == "1.500 s"
 
 
-def event(payload: str, kind: str = "attempt_ended") -> StoredEvent:
-    return StoredEvent(7, 1, "r-1", 3, kind, 1, 1_700_000_000_000_000, payload, b"\0" * 32)
+@given(st.integers(0, 4_102_444_800_000_000))
+def test_times_are_the_same_as_in_the_sql_views(at_us: int) -> None:
+    with closing(sqlite3.connect(":memory:")) as db:
+        (text,) = db.execute(f"SELECT {view_sql('{iso:?}', 'sqlite')}", (at_us,)).fetchone()
+    assert output.time_text(at_us) == text.replace("T", " ")
 
 
-def test_event_line_shows_short_fields_and_leaves_long_ones_out() -> None:
-    line = event_line(event('{"attempt":1,"outcome":"lost","reason":null,"sample":{"messages":[]}}'))
-    assert line.split() == [
-        "7", "2023-11-14", "22:13:20.000Z", "r-1", "3", "attempt_ended", "attempt=1", "outcome=lost", "reason=null",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("duration_us", "text"),
+    [
+        (0, "0.0 ms"),
+        (4_230, "4.2 ms"),
+        (9_960, "10 ms"),
+        (417_400, "417 ms"),
+        (999_400, "999 ms"),
+        (999_600, "1.000 s"),
+        (1_500_400, "1.500 s"),
+        (75_000_000, "75.000 s"),
+    ],
+)
+def test_durations_below_a_second_are_milliseconds(duration_us: int, text: str) -> None:
+    assert output.duration_text(1_000, 1_000 + duration_us) == text
 
 
-@pytest.mark.parametrize("payload", ['{"reason":"' + "x" * 100_000 + '"}', '{"reason":"\\ud800\\u0000\\n"}', "[]"])
-def test_event_line_is_one_short_line_whatever_the_payload(payload: str) -> None:
-    line = event_line(event(payload))
-    line.encode()
-    assert "\n" not in line and "\0" not in line
-    assert len(line) < 400
-
-
-def test_on_a_terminal_long_ids_are_folded_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patch:
-        patch.setattr("sys.stdout", terminal)
-        output.put_table(("rollout", "status"), [("x" * 60, "queued")])
-        text = os.read(ours, 10_000).decode()
-    os.close(ours)
-    assert text.count("x") == 60
-    assert "…" not in text
-    assert all(len(line) <= 40 for line in text.splitlines()[1:])
-    assert "\x1b[3" not in text
+def test_today_is_left_out_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_us = time.time_ns() // 1_000
+    assert output.moment_text(now_us) == output.time_text(now_us)
+    with terminal(monkeypatch):
+        # Midnight may pass between reading the clock and the line.
+        assert output.moment_text(now_us) in (output.time_text(now_us).partition(" ")[2], output.time_text(now_us))
+        assert output.moment_text(1_700_000_000_000_000) == "2023-11-14 22:13:20.000Z"
