@@ -64,6 +64,10 @@ class Ledger:
         """Make this an API's ledger: see `SqliteStore.guard_leases`. Call it before the first command."""
         self._store.guard_leases(silence_us)
 
+    def stop_guarding(self) -> None:
+        """The API of this ledger takes no more requests: see `SqliteStore.stop_guarding`."""
+        self._store.stop_guarding()
+
     async def close(self) -> None:
         """Write what waits, wake what waits for changes, and close every connection."""
         await self._writer.close()

@@ -74,6 +74,11 @@ class SqliteStore:
         self._guard_us = silence_us
         self._written_at = self._clock()
 
+    def stop_guarding(self) -> None:
+        """The API takes no more requests: what this writer still does says nothing about leases any more."""
+        self._speaks_for_api = False
+        self._guard_us = None
+
     def run(self, commands: list[cmd.Command[Any]]) -> Committed:
         """One transaction for all commands; a refusal stands in the answers for its own command alone.
 

@@ -97,6 +97,9 @@ class _Embedding:
         async with contextlib.AsyncExitStack() as stack:
             ledger = await Ledger.open(settings.database_url)
             stack.push_async_callback(ledger.close)
+            scheduler = self._scheduler(app, ledger)
+            stack.push_async_callback(scheduler.stop)  # also what a start that fails has begun
+            # The API leaves before the scheduler drains: nobody can poll meanwhile, so no lease may run out.
             member = ApiMember(
                 ledger,
                 lease_timeout_sec=settings.polling_lease_timeout_sec,
@@ -106,10 +109,8 @@ class _Embedding:
             service.loops["beat"] = lambda: member.trouble
             await member.start()
             stack.push_async_callback(member.stop)
-            scheduler = self._scheduler(app, ledger)
             for loop in scheduler.loops:
                 service.loops[loop.name] = partial(getattr, loop, "trouble")
-            stack.push_async_callback(scheduler.stop)  # also what a start that fails has begun
             await scheduler.start()
             stack.callback(service.end_waits)
             stack.callback(service.stop_admissions)

@@ -51,12 +51,16 @@ class ApiMember:
         self._task = asyncio.get_running_loop().create_task(self._beat_for_ever(), name="api-beat")
 
     async def stop(self) -> None:
-        """Stop beating and leave; a ledger that cannot be written lets the member be declared dead instead."""
+        """Stop beating and leave, once no request can come any more: leases stop running out with this.
+
+        A ledger that cannot be written lets the member count as alive for a while.
+        """
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         left(self.member_id)
+        self._ledger.stop_guarding()
         try:
             await self._ledger.submit(Leave(self.member_id))
         except LedgerError as error:

@@ -6,7 +6,19 @@ import pytest
 
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.refusals import SchedulerGone
-from tests.support.ledger import DEAD_AFTER_US, Writing, admit, api, claim, enter, finish, rows, scheduler
+from tests.support.ledger import (
+    DEAD_AFTER_US,
+    LEASE_US,
+    Writing,
+    admit,
+    api,
+    claim,
+    enter,
+    finish,
+    poll,
+    rows,
+    scheduler,
+)
 
 DEAD_SEC = DEAD_AFTER_US / 1_000_000
 
@@ -56,3 +68,13 @@ def test_phases_reported_out_of_order_only_go_forward(writer: Writing, database_
     # A report that waited while the ledger could not be written comes after a later one.
     assert [writer.do(enter(phase=phase)).status for phase in ("grading", "running")] == ["grading", "grading"]
     assert rows(database_url, "SELECT phase FROM phases") == [("grading",)]
+
+
+def test_leases_rest_once_an_api_takes_no_more_requests(writer: Writing) -> None:
+    writer.store.guard_leases(LEASE_US // 2)
+    writer.batch(api("a-1"), admit("r-1"))
+    writer.store.stop_guarding()
+    writer.do(cmd.Leave("a-1"))
+    writer.clock.forward(LEASE_US / 1_000_000 * 5)
+    assert writer.do(cmd.ExpireLeases()) == 0
+    assert writer.do(poll("r-1")).finished_at is None

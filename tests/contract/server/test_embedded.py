@@ -1,0 +1,54 @@
+"""The embedded server's own order of beginning and ending."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbook import AgentWorkflow, AgentWorkflowConfig, AgentWorkflowContext, LocalBackend, create_rollout_server
+from tests.support.ledger import rows
+
+STOPPED = "SELECT kind, stopped_at IS NOT NULL FROM members ORDER BY kind"
+
+
+class Echo(AgentWorkflow[AgentWorkflowConfig]):
+    async def run(self, ctx: AgentWorkflowContext[AgentWorkflowConfig]) -> list[dict[str, Any]]:
+        return ctx.prompt
+
+
+async def test_api_leaves_before_the_scheduler_drains(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.sqlite3"
+    seen: list[list[tuple[Any, ...]]] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        yield
+        seen.append(rows(url, STOPPED))
+
+    app = create_rollout_server(
+        backend=LocalBackend(workflow=Echo), lifespan=lifespan, database_url=url, configure_logging=False
+    )
+    async with app.lifespan():
+        assert rows(url, STOPPED) == [("api", 0), ("scheduler", 0)]
+    # While user code still cleans up nobody can poll, and so no API may count as alive.
+    assert seen == [[("api", 1), ("scheduler", 0)]]
+    assert rows(url, STOPPED) == [("api", 1), ("scheduler", 1)]
+
+
+async def test_lifespan_that_fails_leaves_nobody_behind(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.sqlite3"
+
+    def lifespan(_: object) -> contextlib.AbstractAsyncContextManager[None]:
+        raise RuntimeError("no licence for this")
+
+    app = create_rollout_server(
+        backend=LocalBackend(workflow=Echo), lifespan=lifespan, database_url=url, configure_logging=False
+    )
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="no licence")):
+        async with app.lifespan():
+            pytest.fail("it started")
+    assert rows(url, STOPPED) == [("api", 1), ("scheduler", 1)]
