@@ -11,6 +11,7 @@ from typing import TextIO
 
 from rollbook.backends.scrub import SecretTexts, scrub
 
+LONGEST_LINE = 65_536
 REMEMBERED_ENDS = 64
 """Executions whose secrets are still scrubbed after their end: tasks and threads they left behind go on talking."""
 
@@ -49,29 +50,48 @@ class SecretRegistry:
 
 
 class _Scrubbed(io.TextIOBase):
-    """A text stream that writes whole lines, scrubbed; a secret never spans two writes of a line then."""
+    """A text stream that writes whole lines, scrubbed; a secret never spans two writes of a line then.
+
+    A line without an end is written in pieces of 64 KiB.
+    """
 
     def __init__(self, stream: TextIO, secrets: SecretRegistry) -> None:
         self._stream = stream
         self._secrets = secrets
+        self._lock = threading.RLock()  # threads print too
         self._line = ""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self._stream.errors
+
+    def reconfigure(self, **_: object) -> None:
+        """Programs ask for another encoding or buffering when they start; lines go out at once in any case."""
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        self._line += text
-        if "\n" in text:
-            lines, _, self._line = self._line.rpartition("\n")
-            self._stream.write(scrub(lines, self._secrets.texts) + "\n")
-            self._stream.flush()
+        with self._lock:
+            self._line += text
+            if "\n" in text:
+                lines, _, self._line = self._line.rpartition("\n")
+                self._stream.write(scrub(lines, self._secrets.texts) + "\n")
+                self._stream.flush()
+            if len(self._line) > LONGEST_LINE:
+                self.flush()
         return len(text)
 
     def flush(self) -> None:
-        if self._line:
-            self._stream.write(scrub(self._line, self._secrets.texts))
-            self._line = ""
-        self._stream.flush()
+        with self._lock:
+            line, self._line = self._line, ""
+            if line:
+                self._stream.write(scrub(line, self._secrets.texts))
+            self._stream.flush()
 
     def fileno(self) -> int:
         return self._stream.fileno()
