@@ -27,6 +27,11 @@ Runners = Annotated[int, typer.Option(min=1, help="Processes that run the workfl
 MaxConcurrent = Annotated[
     int | None, typer.Option(min=1, help="Rollouts at once in each runner, instead of the backend's own limit.")
 ]
+MEBIBYTE = 1024 * 1024
+RunnerMemory = Annotated[
+    int | None,
+    typer.Option(min=64, help="Address space of each runner, in MiB; what asks for more gets a MemoryError."),
+]
 OnShutdown = Annotated[
     Literal["release", "cancel"],
     typer.Option(help="What becomes of rollouts that still run at the end: queued again, or cancelled."),

@@ -39,6 +39,7 @@ def serve(
     max_queue_depth: options.MaxQueueDepth = None,
     max_attempts: options.MaxAttempts = options.MAX_ATTEMPTS,
     max_concurrent: options.MaxConcurrent = None,
+    runner_memory: options.RunnerMemory = None,
     result_wait: options.ResultWait = options.RESULT_WAIT_SEC,
     lease_timeout: options.LeaseTimeout = options.LEASE_TIMEOUT_SEC,
     on_shutdown: options.OnShutdown = "release",
@@ -68,6 +69,7 @@ def serve(
         queues=(api.queue,),
         runners=runners,
         max_concurrent=max_concurrent,
+        runner_memory_bytes=None if runner_memory is None else runner_memory * options.MEBIBYTE,
         on_shutdown=on_shutdown,
     )
     return asyncio.run(_serve(api, scheduler))
@@ -139,6 +141,7 @@ def scheduler(
         typer.Option(help="A queue to work on, instead of the entrypoint's name; may be repeated.", metavar="NAME"),
     ] = None,
     max_concurrent: options.MaxConcurrent = None,
+    runner_memory: options.RunnerMemory = None,
     on_shutdown: options.OnShutdown = "release",
 ) -> int:
     """Run rollouts that wait in the ledger, beside `rollbook serve --no-scheduler`."""
@@ -149,6 +152,7 @@ def scheduler(
         queues=queues,
         runners=runners,
         max_concurrent=max_concurrent,
+        runner_memory_bytes=None if runner_memory is None else runner_memory * options.MEBIBYTE,
         on_shutdown=on_shutdown,
     )
     options.check_file(entrypoint)
