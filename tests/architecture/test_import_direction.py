@@ -17,7 +17,6 @@ from tests.architecture.sources import (
     modules,
 )
 
-
 STANDARD_LIBRARY = sys.stdlib_module_names | {"annotationlib"}
 """With what newer interpreters than this one have."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -16,29 +18,27 @@ _Big = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _CLAIMABLE = "status = 'queued' AND scheduler IS NULL"
 
 
-def _column(
-    name: str, kind: sa.types.TypeEngine[object], *, null: bool = False, key: bool = False
-) -> sa.Column[object]:
+def _column(name: str, kind: sa.types.TypeEngine[Any], *, null: bool = False, key: bool = False) -> sa.Column[Any]:
     return sa.Column(name, kind, nullable=null, primary_key=key, autoincrement=False)
 
 
-def _big(name: str, *, null: bool = False, key: bool = False) -> sa.Column[object]:
+def _big(name: str, *, null: bool = False, key: bool = False) -> sa.Column[Any]:
     return _column(name, _Big, null=null, key=key)
 
 
-def _int(name: str, *, key: bool = False) -> sa.Column[object]:
+def _int(name: str, *, key: bool = False) -> sa.Column[Any]:
     return _column(name, sa.Integer(), key=key)
 
 
-def _text(name: str, *, null: bool = False, key: bool = False) -> sa.Column[object]:
+def _text(name: str, *, null: bool = False, key: bool = False) -> sa.Column[Any]:
     return _column(name, sa.Text(), null=null, key=key)
 
 
-def _bytes(name: str) -> sa.Column[object]:
+def _bytes(name: str) -> sa.Column[Any]:
     return _column(name, sa.LargeBinary())
 
 
-HISTORY: dict[str, tuple[sa.Column[object], ...]] = {
+HISTORY: dict[str, tuple[sa.Column[Any], ...]] = {
     "admissions": (_big("at"), _text("label", null=True), _text("endpoint_origin", null=True)),
     "lease_changes": (_big("at"), _text("kind"), _big("expires_at"), _text("reason", null=True)),
     "attempt_starts": (_int("attempt"), _big("at"), _text("scheduler")),
@@ -124,9 +124,9 @@ def upgrade() -> None:
     ):
         op.create_index(name, "rollouts", columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
     op.create_table("queue_counts", _text("queue", key=True), _big("queued"), _big("running"))
-    for name, columns in HISTORY.items():
+    for name, own in HISTORY.items():
         key = (_big("number", key=True), _big("position", key=True))
-        op.create_table(name, *key, *columns, sqlite_with_rowid=False)
+        op.create_table(name, *key, *own, sqlite_with_rowid=False)
     op.create_table("secrets", _big("number", key=True), _bytes("sealed"))
     op.create_table(
         "members",

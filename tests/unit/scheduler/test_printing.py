@@ -14,7 +14,7 @@ PRINTERS, LINES = 4, 500
 
 
 def capture(monkeypatch: pytest.MonkeyPatch) -> io.TextIOWrapper:
-    """What reaches the standard streams from now on. (No fixture: pytest puts its own streams in after those.)"""
+    """What reaches the standard streams from now on, scrubbed. No fixture: pytest sets its own streams later."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
