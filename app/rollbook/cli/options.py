@@ -85,6 +85,8 @@ def check_file(entrypoint: str | None) -> None:
 def api_key(variable: str | None) -> str | None:
     """The key that an environment variable holds; None where no variable is named.
 
+    The variable is gone then: the processes that run user code inherit this one's environment.
+
     Raises:
         typer.BadParameter: the variable is not set, or blank.
     """
@@ -94,7 +96,7 @@ def api_key(variable: str | None) -> str | None:
     if key is None or not key.strip():
         state = "not set" if key is None else "blank"
         raise typer.BadParameter(f"{variable} is {state}; put the key into it", param_hint="--api-key-env")
-    return key
+    return os.environ.pop(variable)
 
 
 def check_times(*, result_wait_sec: float, lease_timeout_sec: float) -> None:
