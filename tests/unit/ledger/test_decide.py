@@ -181,7 +181,7 @@ class TestAgentDeadlineInTheQueue:
     @pytest.mark.parametrize("timeout_us", [0, -5 * SECOND_US])
     def test_zero_and_less_have_already_passed(self, timeout_us: int) -> None:
         _, ended = events(queued(agent_timeout_us=timeout_us), cmd.ExpireDeadlines(), now=START_US)
-        assert ended.err_message == f"workflow exceeded its {timeout_us / SECOND_US:g}s deadline"
+        assert ended.err_message == f"workflow exceeded its {timeout_us / SECOND_US}s deadline"
 
     def test_poll_tells_it_though_no_scheduler_is_there_to_sweep(self) -> None:
         before = queued(agent_timeout_us=SECOND_US)
