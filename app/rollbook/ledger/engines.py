@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 DEFAULT_DATABASE_URL = "sqlite:///.rollbook/ledger.sqlite3"
 WAL_AUTOCHECKPOINT_PAGES = 4_000
 JOURNAL_LIMIT_BYTES = 64 * 1024 * 1024
+LONG_READS = 4
+"""How many long reads of a process run at once; more wait for their turn."""
+LONG_READ_WAIT_SEC = 15.0
 
 
 class DatabaseUrlError(ValueError):
@@ -108,6 +111,11 @@ def async_reader_engine(url: sa.URL) -> AsyncEngine:
     # Imported here: it is a fifth of a process's start, and most processes never read long.
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    engine = create_async_engine(url.set(drivername="sqlite+aiosqlite"), pool_size=2, max_overflow=2)
+    engine = create_async_engine(
+        url.set(drivername="sqlite+aiosqlite"),
+        pool_size=LONG_READS // 2,
+        max_overflow=LONG_READS - LONG_READS // 2,
+        pool_timeout=LONG_READ_WAIT_SEC,
+    )
     sa.event.listen(engine.sync_engine, "connect", _read_only)
     return engine

@@ -119,6 +119,8 @@ class Reader:
                 return [tuple(row) for row in result.fetchall()]
         except sa.exc.DBAPIError as error:
             raise LedgerUnavailable(f"the ledger cannot be read now: {error.orig}") from error
+        except sa.exc.TimeoutError as error:
+            raise LedgerUnavailable("too many long reads of the ledger are under way; try again later") from error
 
     async def close(self) -> None:
         """Close all connections."""
