@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import quote, unquote, urlsplit
 
 from rollbook.sdk.context import RolloutContext
@@ -13,6 +14,7 @@ SecretTexts = tuple[tuple[str, str], ...]
 """Every form of a secret with what replaces it, the longest first."""
 
 
+@lru_cache(maxsize=512)
 def secret_texts(chat_completions_url: str, api_key: str | None) -> SecretTexts:
     """The key, the URL, and the URL's parts that may be a capability of their own.
 

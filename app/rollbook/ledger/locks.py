@@ -37,7 +37,7 @@ class FileLock:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
-                if time.monotonic() >= deadline:
+                if timeout_sec <= 0 or time.monotonic() >= deadline:
                     raise TimeoutError(f"another process held {self._path} for over {timeout_sec:g} s") from None
                 time.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SEC)

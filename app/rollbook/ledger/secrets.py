@@ -12,6 +12,7 @@ import contextlib
 import hmac
 import os
 import secrets as entropy
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -128,6 +129,7 @@ def token_digest(token: str) -> bytes:
     return sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
+@lru_cache(maxsize=512)
 def endpoint_origin(url: str) -> str:
     """Scheme and host of a URL, without user, port's secrets, path or query; empty where there is none."""
     try:
@@ -142,6 +144,7 @@ def endpoint_origin(url: str) -> str:
     return f"{parts.scheme}://{host}" + (f":{port}" if port else "")
 
 
+@lru_cache(maxsize=512)
 def endpoint_digest(url: str) -> str:
     """SHA-256 of the whole URL, hex."""
     return sha256(url.encode("utf-8", "surrogatepass")).hexdigest()

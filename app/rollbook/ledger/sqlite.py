@@ -58,6 +58,8 @@ class SqliteStore:
         self._engine = writer_engine(url, busy_timeout_sec=lock_limit_sec)
         self._lock = FileLock(lock_path(url))
         self._lock_limit_sec = lock_limit_sec
+        self._wait_sec = lock_limit_sec
+        self._busy_timeout_sec = lock_limit_sec
         self._clock = clock
         self._connection: sa.PoolProxiedConnection | None = None
         self._speaks_for_api = False
@@ -97,6 +99,28 @@ class SqliteStore:
             failed = CommandFailed(f"{type(commands[0]).__name__} failed: {error}")
             failed.__cause__ = error
             return Committed([failed], 0, 0, {})
+
+    def run_now(self, commands: list[cmd.Command[Any]]) -> Committed | None:
+        """The same without waiting for anyone; None where others have their turn, and then nothing was written.
+
+        Raises:
+            LedgerUnavailable: nothing was written, for another reason than others' turns.
+        """
+        try:
+            self._be_patient(False)
+            return self.run(commands)
+        except LedgerUnavailable as error:
+            cause = error.__cause__
+            busy = isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if busy or isinstance(cause, TimeoutError):
+                return None
+            raise
+        finally:
+            self._be_patient(True)
+
+    def _be_patient(self, patient: bool) -> None:
+        """Whether this connection waits for others' locks, up to the limit, or not at all."""
+        self._wait_sec = self._lock_limit_sec if patient else 0.0
 
     def check_writable(self) -> None:
         """Write something and take it back.
@@ -139,7 +163,7 @@ class SqliteStore:
     def _turn(self) -> Iterator[None]:
         """This process's turn to write; whatever fails meanwhile leaves nothing of it behind."""
         try:
-            self._lock.acquire(self._lock_limit_sec)
+            self._lock.acquire(self._wait_sec)
         except OSError as error:
             raise LedgerUnavailable(f"the ledger cannot be written now: {error}") from error
         try:
@@ -158,6 +182,9 @@ class SqliteStore:
 
     def _transact(self, commands: list[cmd.Command[Any]]) -> Committed:
         db = self._open()
+        if self._busy_timeout_sec != self._wait_sec:
+            db.execute(f"PRAGMA busy_timeout={int(self._wait_sec * 1_000)}")
+            self._busy_timeout_sec = self._wait_sec
         db.execute("BEGIN IMMEDIATE")
         now = self._clock()
         batch = _Batch(db, commands, now, speaks_for_api=self._speaks_for_api)
@@ -188,6 +215,7 @@ class SqliteStore:
         if self._connection is None:
             try:
                 self._connection = self._engine.raw_connection()
+                self._busy_timeout_sec = self._lock_limit_sec
             except sa.exc.DBAPIError as error:
                 raise sqlite3.OperationalError(str(error.orig)) from error
         return cast("sqlite3.Connection", self._connection.driver_connection)

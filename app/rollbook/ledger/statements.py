@@ -14,7 +14,7 @@ from msgspec.structs import fields
 
 from rollbook_projections import RolloutState, tables
 
-SIZES = (256, 64, 16, 4, 1)
+SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 STATE_COLUMNS = tuple(field.name for field in fields(RolloutState))
 _FIXED_COLUMNS = {
     "number",

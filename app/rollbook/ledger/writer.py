@@ -1,7 +1,9 @@
-"""Group commit: callers await their command while one thread commits whatever has gathered meanwhile.
+"""Group commit: callers await their command, and whatever has gathered is committed at once.
 
 No timer: the first command of a loop tick schedules the flush, and while a batch is being written the next one
-gathers. A caller that goes away does not take its command back: what was submitted is carried out.
+gathers. A batch is written on the loop itself as long as commits are quick and no other process has its turn: two
+hand-overs between threads cost as much as a small commit. Else a thread writes it, and the loop goes on. A caller
+that goes away does not take its command back: what was submitted is carried out.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import contextlib
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,16 +22,39 @@ from .refusals import LedgerError, LedgerUnavailable
 from .sqlite import Committed
 
 MAX_BATCH = 512
+INLINE_BATCH = 64
+INLINE_LIMIT_SEC = 0.002
+"""Commits that take longer on average go to the thread: a disk that syncs slowly must not hold the loop."""
+COMMAND_SEC = 0.000_03
+PACE_WINDOW = 8
 SWITCH_INTERVAL_SEC = 1e-4
 """The default of 5 ms would starve the writer's thread beside a busy event loop."""
 
 
 class Store(Protocol):
-    """What carries out a batch; called from the writer's thread only."""
+    """What carries out a batch: `run` on the writer's thread, `run_now` on the loop, never both at a time."""
 
     def run(self, commands: list[Command[Any]]) -> Committed: ...
 
+    def run_now(self, commands: list[Command[Any]]) -> Committed | None: ...
+
     def close(self) -> None: ...
+
+
+class Pace:
+    """Whether commits are quick enough to be made on the loop: a moving mean of what they lately took."""
+
+    def __init__(self) -> None:
+        self._mean_sec = 0.0
+
+    def allows(self, commands: int) -> bool:
+        """Whether a batch of so many commands may be written on the loop."""
+        return commands <= INLINE_BATCH and self._mean_sec < INLINE_LIMIT_SEC
+
+    def note(self, seconds: float, commands: int) -> None:
+        """A batch took so long. What its commands themselves cost is taken off: only waiting makes a commit slow."""
+        wait_sec = max(seconds - commands * COMMAND_SEC, 0.0)
+        self._mean_sec += (wait_sec - self._mean_sec) / PACE_WINDOW
 
 
 _Waiting = tuple[Command[Any], asyncio.Future[Any]]
@@ -43,6 +69,7 @@ class GroupCommitWriter:
         self._waiting: list[_Waiting] = []
         self._flight: list[_Waiting] | None = None
         self._scheduled = False
+        self._pace = Pace()
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -76,17 +103,29 @@ class GroupCommitWriter:
     def _flush(self) -> None:
         self._scheduled = False
         self._flight, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-        self._inbox.put([command for command, _ in self._flight])
+        commands = [command for command, _ in self._flight]
+        if self._pace.allows(len(commands)):
+            result = self._run(self._store.run_now, commands)
+            if result is not None:
+                self._landed(result)
+                return
+        self._inbox.put(commands)
 
     def _work(self) -> None:
         while (commands := self._inbox.get()) is not None:
-            result: Committed | BaseException
-            try:
-                result = self._store.run(commands)
-            except BaseException as error:
-                result = error
-            self._hand_back(self._landed, result)
+            self._hand_back(self._landed, self._run(self._store.run, commands))
         self._store.close()
+
+    def _run[Result](
+        self, run: Callable[[list[Command[Any]]], Result], commands: list[Command[Any]]
+    ) -> Result | BaseException:
+        started = time.perf_counter()
+        try:
+            return run(commands)
+        except BaseException as error:
+            return error
+        finally:
+            self._pace.note(time.perf_counter() - started, len(commands))
 
     def _hand_back(self, callback: Callable[..., None], *arguments: object) -> None:
         # A loop that was closed under us has nobody left to answer.
@@ -97,7 +136,11 @@ class GroupCommitWriter:
     def _landed(self, result: Committed | BaseException) -> None:
         flight, self._flight = self._flight or [], None
         if self._waiting:
-            self._flush()
+            # In the next turn of the loop: the callers of this batch are answered first.
+            self._scheduled = True
+            loop = self._loop
+            assert loop is not None
+            loop.call_soon(self._flush)
         else:
             self._idle.set()
         if isinstance(result, BaseException):

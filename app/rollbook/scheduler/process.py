@@ -19,6 +19,7 @@ from rollbook.ledger.refusals import LedgerError, QueueTaken
 from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.secrets import SecretKeyError
 from rollbook.settings import SchedulerSettings
+from rollbook.tuning import spare_the_collector
 
 from .pool import ChildPool, PoolSettings
 from .scheduler import Scheduler
@@ -42,6 +43,7 @@ def run_scheduler(
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    spare_the_collector()
     try:
         return uvloop.run(_serve(settings, hint_socket, lifeline))
     except START_ERRORS as error:

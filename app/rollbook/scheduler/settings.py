@@ -19,4 +19,4 @@ class RunnerSettings(msgspec.Struct, frozen=True):
     parent: int
     max_concurrent: int | None = None
     memory_bytes: int | None = None
-    stack_after_sec: float = 1.0
+    stack_after_sec: float = 2.0

@@ -26,6 +26,7 @@ from rollbook.ledger.refusals import LedgerError
 from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.secrets import SecretKeyError
 from rollbook.settings import ApiSettings
+from rollbook.tuning import spare_the_collector
 
 from .answers import error_answer
 from .app import build_app
@@ -144,6 +145,7 @@ def run_api(
         threading.Thread(target=_end_with_parent, args=(lifeline_fd,), name="lifeline", daemon=True).start()
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     _allow_many_connections()
+    spare_the_collector()
     try:
         with (
             listener or listen(settings.host, settings.port) as bound,

@@ -32,10 +32,12 @@ from rollbook.scheduler.wire import (
 
 from .executor import Executor
 from .logs import ScrubbingFilter, SecretRegistry, scrub_streams
-from .marks import PULSE_INTERVAL_SEC, mark_tasks
+from .marks import mark_tasks
 from .outbox import Outbox
 
 _PR_SET_PDEATHSIG = 1
+REARM_SEC = 1.0
+"""How often the watchdog is put off; each time costs a thread."""
 
 
 def main() -> int:
@@ -111,6 +113,6 @@ def _arm_stacks(loop: asyncio.AbstractEventLoop, settings: RunnerSettings) -> No
         os.ftruncate(settings.stacks, 0)
         os.lseek(settings.stacks, 0, os.SEEK_SET)
         faulthandler.dump_traceback_later(settings.stack_after_sec, file=settings.stacks)
-        loop.call_later(PULSE_INTERVAL_SEC, arm)
+        loop.call_later(REARM_SEC, arm)
 
     arm()
