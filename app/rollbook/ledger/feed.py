@@ -18,13 +18,13 @@ from rollbook_projections import RolloutState
 from .reader import Reader
 from .refusals import LedgerUnavailable
 from .sqlite import Committed
+from .transaction import QUIET_EVENTS
 
 log = logging.getLogger(__name__)
 
 BACKSTOP_SEC = 1.0
 FILE_POLL_SEC = 0.010
 READ_LIMIT = 2_000
-_QUIET = frozenset({"lease_renewed", "lease_extended"})
 
 Listener = Callable[[dict[int, RolloutState]], None]
 
@@ -126,13 +126,14 @@ class Feed:
 
     def committed(self, batch: Committed) -> None:
         """A batch of this process landed: tell its changes, and the other processes that there are some."""
-        if self._socket is not None:
+        if self._socket is not None and batch.wakes:
             with contextlib.suppress(BlockingIOError, OSError):  # a full or closed socket: the other one looks anyway
                 self._socket.send(b"\0")
         if batch.first_position == self._position + 1:
             self._position = batch.last_position
-            self._tell(batch.changed)
-        else:
+            if batch.wakes:
+                self._tell(batch.changed)
+        elif batch.wakes:
             self._hinted.set()
 
     @contextlib.contextmanager
@@ -153,7 +154,10 @@ class Feed:
         with contextlib.suppress(BlockingIOError):
             while self._socket.recv(4096):
                 pass
-        self._hinted.set()
+        try:
+            self._catch_up()
+        except Exception:
+            self._hinted.set()  # the follower looks again, and tells what is wrong
 
     async def _follow(self) -> None:
         pause = FILE_POLL_SEC if self._socket is None else BACKSTOP_SEC
@@ -191,7 +195,7 @@ class Feed:
             rows = self._reader.changes_after(self._position, READ_LIMIT)
             if not rows:
                 return
-            numbers = list(dict.fromkeys(number for _, number, kind in rows if kind not in _QUIET))
+            numbers = list(dict.fromkeys(number for _, number, kind in rows if kind not in QUIET_EVENTS))
             changed = {state.number: state for state in self._reader.states(numbers)} if numbers else {}
             self._position = rows[-1][0]  # only now: a read that fails must be repeated
             if changed:

@@ -47,6 +47,8 @@ class Committed(msgspec.Struct, frozen=True):
     first_position: int
     last_position: int
     changed: dict[int, RolloutState]
+    wakes: bool = True
+    """Whether anything happened that somebody may wait for."""
 
 
 class SqliteStore:
@@ -153,6 +155,7 @@ class SqliteStore:
             written[-1].first_position if written else 0,
             written[-1].last_position if written else 0,
             changed,
+            any(part.wakes for part in written),
         )
 
     def _run(self, commands: list[cmd.Command[Any]]) -> Committed:
@@ -196,7 +199,7 @@ class SqliteStore:
         transaction = batch.transaction
         self._commit(db, transaction)
         self._written_at = now
-        return Committed(answers, before + 1, transaction.head.position, transaction.changed)
+        return Committed(answers, before + 1, transaction.head.position, transaction.changed, transaction.wakes)
 
     def _commit(self, db: sqlite3.Connection, transaction: Transaction) -> None:
         try:

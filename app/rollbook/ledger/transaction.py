@@ -12,13 +12,16 @@ from typing import Any
 
 import msgspec
 
-from rollbook_client.events import Event
+from rollbook_client.events import Event, LeaseExtended, LeaseRenewed
 from rollbook_projections import HistoryRows, Recorded, RolloutState, Row, add_history, evolve
 
 from . import chain, codec
 from .commands import Command
 from .decide import Facts, decide
 from .refusals import Refusal
+
+QUIET_EVENTS = frozenset({LeaseRenewed.TYPE, LeaseExtended.TYPE})
+"""What wakes nobody: waiters wait for a change of status, schedulers for work and for ends."""
 
 
 class Head(msgspec.Struct):
@@ -50,6 +53,8 @@ class Transaction:
         self.history: HistoryRows = defaultdict(list)
         self.changed_queues: set[str] = set()
         self.sealed: dict[int, bytes] = {}
+        self.wakes = False
+        """Whether anything happened that somebody may wait for."""
         self.opened: set[int] = set()
         """Rollouts that are over: their sealed secrets go."""
 
@@ -87,6 +92,7 @@ class Transaction:
         for event, payload in zip(events, payloads, strict=True):
             position += 1
             seq += 1
+            self.wakes = self.wakes or event.TYPE not in QUIET_EVENTS
             digest = chain.link(digest, number, seq, event.TYPE, event.VERSION, self.now, payload)
             record = Recorded(position, number, seq, self.now, digest, event)
             state = evolve(state, record)
