@@ -1,7 +1,7 @@
 """Group commit: callers await their command, and whatever has gathered is committed at once.
 
-No timer: the first command of a loop tick schedules the flush, and while a batch is being written the next one
-gathers. A batch is written on the loop itself as long as commits are quick and no other process has its turn: two
+No timer: a batch is flushed at the first turn of the loop that brings nothing new to it, and while it is being
+written the next one gathers. A batch is written on the loop itself as long as commits are quick and no other process has its turn: two
 hand-overs between threads cost as much as a small commit. Else a thread writes it, and the loop goes on. A caller
 that goes away does not take its command back: what was submitted is carried out.
 """
@@ -22,6 +22,8 @@ from .refusals import LedgerError, LedgerUnavailable
 from .sqlite import Committed
 
 MAX_BATCH = 512
+GATHER_TURNS = 8
+"""A turn takes microseconds on an idle loop. On a busy one each brings more callers, up to this many turns."""
 INLINE_BATCH = 64
 INLINE_LIMIT_SEC = 0.002
 """Commits that take longer on average go to the thread: a disk that syncs slowly must not hold the loop."""
@@ -97,8 +99,16 @@ class GroupCommitWriter:
         self._idle.clear()
         if self._flight is None and not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._gather, 0, 0)
         return await future
+
+    def _gather(self, before: int, turns: int) -> None:
+        """Flush once a turn of the loop brought nothing new: whoever is about to submit comes into the same batch."""
+        waiting = len(self._waiting)
+        if waiting > before and turns < GATHER_TURNS and self._loop is not None:
+            self._loop.call_soon(self._gather, waiting, turns + 1)
+        else:
+            self._flush()
 
     def _flush(self) -> None:
         self._scheduled = False
