@@ -69,7 +69,7 @@ def _run(command: Sequence[str]) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
+        process_group=0,
     ) as process:
         try:
             output, errors = process.communicate(timeout=LIMIT_SEC)

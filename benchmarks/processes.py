@@ -109,7 +109,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,  # a session of its own would get a share of the processors of its own
             )
         try:
             self._wait()

@@ -1,9 +1,9 @@
 """Group commit: callers await their command, and whatever has gathered is committed at once.
 
 No timer: a batch is flushed at the first turn of the loop that brings nothing new to it, and while it is being
-written the next one gathers. A batch is written on the loop itself as long as commits are quick and no other process has its turn: two
-hand-overs between threads cost as much as a small commit. Else a thread writes it, and the loop goes on. A caller
-that goes away does not take its command back: what was submitted is carried out.
+written the next one gathers. A batch is written on the loop itself as long as commits are quick and no other process
+has its turn: two hand-overs between threads cost as much as a small commit. Else a thread writes it, and the loop goes
+on. A caller that goes away does not take its command back: what was submitted is carried out.
 """
 
 from __future__ import annotations
