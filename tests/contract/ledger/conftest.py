@@ -4,8 +4,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+from rollbook.ledger.engines import parse_url
 from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.schema import upgrade
 from tests.support.ledger import Writing, writing
 
 DATABASES = ("sqlite",)
@@ -16,6 +19,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty place for a ledger; nothing is there yet."""
     assert request.param == "sqlite"
     return f"sqlite:///{tmp_path}/ledger.sqlite3"
+
+
+@pytest.fixture
+def migrated_url(database_url: str) -> sa.URL:
+    """An empty ledger."""
+    url = parse_url(database_url)
+    upgrade(url)
+    return url
 
 
 @pytest.fixture

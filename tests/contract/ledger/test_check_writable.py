@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
-from rollbook.ledger.engines import parse_url
+from rollbook.ledger.engines import lock_path
 from rollbook.ledger.locks import FileLock
 from rollbook.ledger.refusals import LedgerUnavailable
-from rollbook.ledger.schema import upgrade
 from rollbook.ledger.sqlite import SqliteStore
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    upgrade(parse_url(f"sqlite:///{tmp_path}/ledger.sqlite3"))
-    return tmp_path / "ledger.sqlite3"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    opened = SqliteStore(parse_url(f"sqlite:///{path}"), lock_limit_sec=0.05)
+def store(migrated_url: sa.URL) -> Iterator[SqliteStore]:
+    opened = SqliteStore(migrated_url, lock_limit_sec=0.05)
     yield opened
     opened.close()
 
@@ -32,8 +25,8 @@ def test_a_writable_ledger_stays_as_it_was(store: SqliteStore) -> None:
     assert store.run([]).last_position == 0
 
 
-def test_a_ledger_that_others_hold_is_not_writable_now(store: SqliteStore, path: Path) -> None:
-    lock = FileLock(path.with_name(path.name + ".lock"))
+def test_a_ledger_that_others_hold_is_not_writable_now(store: SqliteStore, migrated_url: sa.URL) -> None:
+    lock = FileLock(lock_path(migrated_url))
     lock.acquire(0.0)
     try:
         with pytest.raises(LedgerUnavailable):

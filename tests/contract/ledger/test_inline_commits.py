@@ -7,29 +7,22 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from rollbook.ledger.commands import Command
-from rollbook.ledger.engines import lock_path, parse_url
+from rollbook.ledger.engines import database_path, lock_path
 from rollbook.ledger.locks import FileLock
-from rollbook.ledger.schema import upgrade
 from rollbook.ledger.sqlite import Committed, SqliteStore
 from rollbook.ledger.writer import INLINE_BATCH, INLINE_LIMIT_SEC, GroupCommitWriter, Pace
 from tests.support.ledger import admit
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    upgrade(parse_url(f"sqlite:///{tmp_path}/ledger.sqlite3"))
-    return tmp_path / "ledger.sqlite3"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    opened = SqliteStore(parse_url(f"sqlite:///{path}"), lock_limit_sec=30.0)
+def store(migrated_url: sa.URL) -> Iterator[SqliteStore]:
+    opened = SqliteStore(migrated_url, lock_limit_sec=30.0)
     yield opened
     opened.close()
 
@@ -41,16 +34,20 @@ def test_nobody_is_waited_for_where_nobody_writes(store: SqliteStore) -> None:
     assert done.last_position == 1
 
 
-def test_another_process_turn_is_left_to_the_thread_and_nothing_is_written(store: SqliteStore, path: Path) -> None:
-    lock = FileLock(lock_path(parse_url(f"sqlite:///{path}")))
+def test_another_process_turn_is_left_to_the_thread_and_nothing_is_written(
+    store: SqliteStore, migrated_url: sa.URL
+) -> None:
+    lock = FileLock(lock_path(migrated_url))
     lock.acquire(0.0)
     assert store.run_now([admit("r-1")]) is None
     lock.close()
     assert store.run([admit("r-1")]).last_position == 1
 
 
-def test_a_foreign_writer_is_left_to_the_thread_and_nothing_is_written(store: SqliteStore, path: Path) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as foreign:
+def test_a_foreign_writer_is_left_to_the_thread_and_nothing_is_written(
+    store: SqliteStore, migrated_url: sa.URL
+) -> None:
+    with closing(sqlite3.connect(database_path(migrated_url), isolation_level=None)) as foreign:
         foreign.execute("BEGIN IMMEDIATE")
         assert store.run_now([admit("r-1")]) is None
         foreign.execute("ROLLBACK")
