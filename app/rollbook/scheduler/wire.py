@@ -79,10 +79,22 @@ ToRunner = Assignment | Cancel | Shutdown
 ToScheduler = Ready | Broken | Entered | Finished
 
 
+class FrameTooLongError(ValueError):
+    """A message is too long for the pipe; its text says how long it is and what to do."""
+
+
 class FramePipe[Incoming](asyncio.BufferedProtocol):
     """One end of the pipe: calls ``on_message`` for each message and ``on_close`` once when the other end is gone."""
 
-    def __init__(self, incoming: type, on_message: Callable[[Incoming], None], on_close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        incoming: type,
+        on_message: Callable[[Incoming], None],
+        on_close: Callable[[], None],
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        self._max_frame_bytes = max_frame_bytes
         self._decoder: msgspec.msgpack.Decoder[Incoming] = msgspec.msgpack.Decoder(incoming)
         self._encoder = msgspec.msgpack.Encoder()
         self._on_message = on_message
@@ -111,7 +123,7 @@ class FramePipe[Incoming](asyncio.BufferedProtocol):
         with memoryview(self._buffer) as view:
             while self._filled - start >= 4:
                 size = int.from_bytes(view[start : start + 4], "big")
-                if size > MAX_FRAME_BYTES:
+                if size > self._max_frame_bytes:
                     raise ValueError("the other end of the pipe sends no messages; the pipe is closed")
                 if self._filled - start - 4 < size:
                     break
@@ -131,7 +143,10 @@ class FramePipe[Incoming](asyncio.BufferedProtocol):
         self._buffer[: len(left)] = left
 
     def send(self, *messages: msgspec.Struct) -> None:
-        """Send messages in one write; silently dropped once the other end is gone (``on_close`` tells)."""
+        """Send messages in one write; silently dropped once the other end is gone (``on_close`` tells).
+
+        Raises `FrameTooLongError` for a message that the other end would not take, and sends none of them then.
+        """
         if self._transport is None or self._transport.is_closing():
             return
         out = bytearray()
@@ -139,7 +154,12 @@ class FramePipe[Incoming](asyncio.BufferedProtocol):
             start = len(out)
             out += b"\0\0\0\0"
             self._encoder.encode_into(message, out, start + 4)
-            out[start : start + 4] = (len(out) - start - 4).to_bytes(4, "big")
+            size = len(out) - start - 4
+            if size > self._max_frame_bytes:
+                raise FrameTooLongError(
+                    f"it takes {size} bytes and the limit is {self._max_frame_bytes}; return a smaller result"
+                )
+            out[start : start + 4] = size.to_bytes(4, "big")
         self._transport.write(bytes(out))
 
     def close(self) -> None:

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.scheduler.wire import Assignment, Cancel, Entered, Finished, FramePipe, Ready, ToScheduler
+from rollbook.scheduler.runner.outbox import Outbox
+from rollbook.scheduler.wire import (
+    Assignment,
+    Cancel,
+    Entered,
+    Finished,
+    FramePipe,
+    FrameTooLongError,
+    Ready,
+    ToScheduler,
+)
 from rollbook_client.events import StageSpan
 
 MESSAGES: list[msgspec.Struct] = [
@@ -85,3 +95,39 @@ def test_an_assignment_keeps_the_request_bytes() -> None:
 def test_every_ending_has_a_form(status: str) -> None:
     report = msgspec.convert({"key": 1, "status": status}, dict)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(["finished", 1, report["status"]]), type=Finished).key == 1
+
+
+async def test_message_over_the_limit_is_refused_before_anything_is_sent() -> None:
+    ours, theirs = socket.socketpair()
+    seen: list[ToScheduler] = []
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    _, sender = await loop.create_unix_connection(
+        lambda: FramePipe[ToScheduler](
+            ToScheduler,  # type: ignore[arg-type]
+            seen.append,
+            lambda: None,
+            max_frame_bytes=1000,
+        ),
+        sock=ours,
+    )
+    await loop.create_unix_connection(
+        lambda: FramePipe[ToScheduler](ToScheduler, seen.append, ended.set),  # type: ignore[arg-type]
+        sock=theirs,
+    )
+    outbox = Outbox(sender.send)
+    outbox.put(Finished(1, "success"))
+    outbox.put(Finished(2, "success", sample=b"y" * 1001))
+    outbox.put(Finished(3, "success"))
+    with pytest.raises(FrameTooLongError, match="return a smaller result"):
+        sender.send(Entered(4, "running"), Finished(4, "success", sample=b"y" * 1001))
+    outbox.flush()
+    sender.close()
+    async with asyncio.timeout(10):
+        await ended.wait()
+    first, second, third = seen
+    assert (first, third) == (Finished(1, "success"), Finished(3, "success"))
+    assert isinstance(second, Finished)
+    assert (second.status, second.err_category) == ("failure", "internal_error")
+    assert second.err_message is not None
+    assert "the limit is 1000; return a smaller result" in second.err_message

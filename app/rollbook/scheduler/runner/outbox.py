@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from rollbook.scheduler.wire import Finished, ToScheduler
+from rollbook.scheduler.wire import Finished, FrameTooLongError, ToScheduler
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,13 @@ class Outbox:
         except (TypeError, ValueError, OverflowError) as error:
             log.exception("a report cannot be sent: %s", type(message).__name__)
             if isinstance(message, Finished):
+                # Only our own error's text: another's may quote what the report holds.
+                reason = str(error) if isinstance(error, FrameTooLongError) else type(error).__name__
                 self._send(
                     Finished(
                         key=message.key,
                         status="failure",
-                        err_message=f"the backend's result cannot be sent to the scheduler: {type(error).__name__}",
+                        err_message=f"the backend's result cannot be sent to the scheduler: {reason}",
                         err_category="internal_error",
                     )
                 )
