@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -24,10 +25,14 @@ from .runners import UNBOUNDED_SLOTS, Deadline
 from .settings import SETTINGS_VARIABLE, RunnerSettings
 from .wire import Assignment, Broken, Cancel, Entered, Finished, FramePipe, Ready, Shutdown, ToScheduler
 
+log = logging.getLogger(__name__)
+
 STACK_BYTES = 16_384
 LATE_LOOK_SEC = 3.0
 """When this process looked away for longer (it was stopped, or its machine was), a pulse missed meanwhile is none."""
 OWN_FOLDER = str(Path(__file__).parents[1])
+LEFTOVER_SEC = 10.0
+"""How long a runner whose backend has shut down may take to exit."""
 LAST_WORDS_SEC = 1.0
 """How long a dead runner's pipe is read for what it still holds; processes that user code forked may keep it open."""
 PRIVATE_VARIABLES = frozenset({KEY_VARIABLE, "ROLLBOOK_SCHEDULER_SETTINGS", "ROLLBOOK_HINT_FD", "ROLLBOOK_LIFELINE_FD"})
@@ -148,6 +153,7 @@ class Child:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SEC):
                 await self._pipe_ended.wait()
+        self._pipe_ended.set()  # what user code left behind may hold the other end; nobody waits for its words
         self._gone.set()
         self._events.died(self)
 
@@ -236,16 +242,25 @@ class Child:
         hint = " (the kernel does that when memory runs out)" if -code == signal.SIGKILL else ""
         return f"its runner process was killed by {name}{hint}"
 
-    async def shut_down(self, timeout_sec: float) -> None:
-        """Let the backend release what it owns, then end the process; by force after ``timeout_sec``."""
+    async def shut_down(self, timeout_sec: float, *, leftover_sec: float = LEFTOVER_SEC) -> None:
+        """Let the backend release what it owns, then end the process; by force after ``timeout_sec``.
+
+        Once the backend is done the process has ``leftover_sec`` to exit: a thread that user code left running
+        would keep the interpreter alive for ever.
+        """
         self.retired = True
         if self._process is None:
             return
         self._send(Shutdown())
         try:
-            async with asyncio.timeout(timeout_sec):
+            async with asyncio.timeout(timeout_sec) as timer:
+                await self._pipe_ended.wait()
+                leftover_ends = asyncio.get_running_loop().time() + leftover_sec
+                timer.reschedule(min(timer.when() or leftover_ends, leftover_ends))
                 await self._gone.wait()
         except TimeoutError:
+            what = "threads or tasks that user code left behind" if self._pipe_ended.is_set() else "its shutdown"
+            log.warning("runner %s is killed: %s did not end in time", self.pid, what)
             await self.kill()
 
     async def kill(self) -> None:

@@ -16,7 +16,7 @@ from rollbook.scheduler.runners import Deadline
 from rollbook.scheduler.wire import Assignment, Finished
 
 FLOW = """
-import asyncio, os, subprocess, sys
+import asyncio, os, subprocess, sys, threading
 from pathlib import Path
 from rollbook import AgentWorkflow, AgentWorkflowConfig
 
@@ -25,6 +25,9 @@ class Flow(AgentWorkflow[AgentWorkflowConfig]):
         match ctx.metadata:
             case {"say": size}:
                 return [{"role": "assistant", "content": "x" * size}]
+            case {"thread": _}:
+                threading.Thread(target=threading.Event().wait).start()
+                return []
             case {"leave": pipe}:
                 subprocess.Popen([sys.executable, "-c", f"open({pipe!r}, 'w').close(); import time; time.sleep(600)"])
             case {"die": code}:
@@ -41,12 +44,13 @@ class Runner:
     def __init__(self, flow: Path) -> None:
         self.finished: list[Finished] = []
         self.ready = asyncio.Event()
+        self.reported = asyncio.Event()
         self.died = asyncio.Event()
         events = ChildEvents(
             lambda _: self.ready.set(),
             pytest.fail,
             lambda _key, _phase: None,
-            self.finished.append,
+            self._report,
             lambda _: self.died.set(),
         )
         self.child = Child(str(flow), events, max_concurrent=None, memory=None)
@@ -55,6 +59,10 @@ class Runner:
     def pid(self) -> int:
         assert self.child.pid is not None
         return self.child.pid
+
+    def _report(self, report: Finished) -> None:
+        self.finished.append(report)
+        self.reported.set()
 
     def assign(self, key: int, **metadata: object) -> None:
         request = msgspec.json.encode({"initial_messages": [], "grade": False, "metadata": metadata})
@@ -117,3 +125,12 @@ def _group(pid: int) -> int | None:
         return os.getpgid(pid)
     except ProcessLookupError:
         return None
+
+
+async def test_thread_that_user_code_left_behind_does_not_hold_up_the_shutdown(runner: Runner) -> None:
+    runner.assign(1, thread=True)
+    async with asyncio.timeout(30):
+        await runner.reported.wait()
+        await runner.child.shut_down(600, leftover_sec=0.2)
+    assert [report.status for report in runner.finished] == ["success"]
+    assert runner.died.is_set()
