@@ -34,9 +34,7 @@ def test_nobody_is_waited_for_where_nobody_writes(store: SqliteStore) -> None:
     assert done.last_position == 1
 
 
-def test_another_process_turn_is_left_to_the_thread_and_nothing_is_written(
-    store: SqliteStore, migrated_url: sa.URL
-) -> None:
+def test_another_turn_is_left_to_the_thread_and_nothing_is_written(store: SqliteStore, migrated_url: sa.URL) -> None:
     lock = FileLock(lock_path(migrated_url))
     lock.acquire(0.0)
     assert store.run_now([admit("r-1")]) is None
@@ -44,9 +42,7 @@ def test_another_process_turn_is_left_to_the_thread_and_nothing_is_written(
     assert store.run([admit("r-1")]).last_position == 1
 
 
-def test_a_foreign_writer_is_left_to_the_thread_and_nothing_is_written(
-    store: SqliteStore, migrated_url: sa.URL
-) -> None:
+def test_a_foreign_writer_is_left_to_the_thread(store: SqliteStore, migrated_url: sa.URL) -> None:
     with closing(sqlite3.connect(database_path(migrated_url), isolation_level=None)) as foreign:
         foreign.execute("BEGIN IMMEDIATE")
         assert store.run_now([admit("r-1")]) is None
