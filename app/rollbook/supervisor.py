@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
+
+from rollbook.logs import say
 
 LIFELINE_VARIABLE = "ROLLBOOK_LIFELINE_FD"
 """The environment variable that names the read end of the lifeline: end of file means that the parent is gone."""
@@ -65,13 +66,6 @@ def describe_exit(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
-
-
-def say(line: str) -> None:
-    """One line to the operator, on stderr; a closed stderr is no reason to stop."""
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"rollbook: {line}\n")
-        sys.stderr.flush()
 
 
 class Supervisor:

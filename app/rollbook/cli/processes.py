@@ -11,10 +11,11 @@ from typing import Annotated
 import typer
 
 from rollbook.ledger.engines import DEFAULT_DATABASE_URL, database_path, parse_url
+from rollbook.logs import STDOUT, write_unwaiting
 from rollbook.settings import ApiSettings, SchedulerSettings
 from rollbook.supervisor import Supervisor, stopped_by_signals
 
-from . import options, output, stack
+from . import options, stack
 from .presence import Presence
 
 STOPPED = "rollbook: stopped\n"
@@ -126,9 +127,8 @@ def _serve_alone(api: ApiSettings) -> int:
 
 
 def _announce(line: str) -> None:
-    # A stdout that is closed or cannot be written is no reason to end a server.
-    with contextlib.suppress(output.OutputClosed, OSError):
-        output.put(line)
+    # A stdout that is closed, or that nobody reads, is no reason for a server to end or to wait.
+    write_unwaiting(STDOUT, line)
 
 
 def scheduler(

@@ -294,7 +294,9 @@ def innermost_frames(stacks: str, count: int = 3) -> str:
     for line in stacks.rpartition("(most recent call first):")[2].splitlines():
         frame = line.strip().removeprefix("File ").replace('"', "")
         if frame.startswith(OWN_FOLDER):
-            break
+            if frames:
+                break
+            continue  # what the author called in us, such as the stream that takes prints
         if frame != line.strip():
             frames.append(frame)
     return "; called from ".join(frames[:count])

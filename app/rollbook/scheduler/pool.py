@@ -214,19 +214,21 @@ def condemn(child: Child, stalled_sec: float, now: float, *, clean_up_sec: float
         late_sec = max(overdue_sec, cancelled_sec)
         blocks = stalled_sec > GRACE_SEC and (key == culprit or culprit not in child.running)
         if late_sec > clean_up_sec or (blocks and late_sec > GRACE_SEC):
-            where = child.blocked_in() if blocks else ""
+            where = child.blocked_in() if blocks else None
             return Condemned(key, _ending(running, cancelled=running.cancelled_at is not None, where=where))
     return None
 
 
-def _ending(running: Running, *, cancelled: bool, where: str) -> Finished:
+def _ending(running: Running, *, cancelled: bool, where: str | None) -> Finished:
     key = running.assignment.key
     grading = running.phase == "grading"
     span = StageSpan("grading" if grading else "agent", running.entered_at, max(clock_us(), running.entered_at))
     if cancelled:
         return Finished(key=key, status="cancelled", spans=(span,))
     who, limit = ("grader", running.deadline.grader_sec) if grading else ("workflow", running.deadline.agent_sec)
-    how = f"blocked its runner's event loop in {where}" if where else "did not end when it was cancelled"
+    how = "did not end when it was cancelled"
+    if where is not None:
+        how = "blocked its runner's event loop" + (f" in {where}" if where else "")
     message = (
         f"{who} exceeded its {float(limit or 0)}s deadline: it {how}, so the runner process was killed; "
         "run blocking code in a thread or a subprocess (asyncio.to_thread, asyncio.create_subprocess_exec)"

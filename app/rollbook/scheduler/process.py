@@ -18,6 +18,7 @@ from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerError, QueueTaken
 from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.secrets import SecretKeyError
+from rollbook.logs import log_to_stderr
 from rollbook.settings import SchedulerSettings
 from rollbook.tuning import spare_the_collector
 
@@ -41,8 +42,7 @@ def run_scheduler(
 
     Returns 78 when the entrypoint cannot be loaded, with the reason on standard error.
     """
-    if not logging.getLogger().handlers:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.INFO)
     spare_the_collector()
     try:
         return uvloop.run(_serve(settings, hint_socket, lifeline))

@@ -9,6 +9,7 @@ import sys
 
 import msgspec
 
+from rollbook.logs import log_to_stderr
 from rollbook.settings import ApiSettings
 
 from .process import run_api
@@ -22,7 +23,7 @@ LISTEN_FD_VARIABLE = "ROLLBOOK_LISTEN_FD"
 
 def main() -> int:
     """Serve what the environment says; the exit code."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s api %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.WARNING, fmt="%(asctime)s api %(levelname)s %(name)s: %(message)s")
     text = os.environ.pop(SETTINGS_VARIABLE, "")  # it may hold the API's key: no child shall inherit it
     if not text:
         sys.stderr.write(f"{SETTINGS_VARIABLE} is not set; start an API with `rollbook serve` instead\n")

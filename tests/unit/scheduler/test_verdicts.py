@@ -168,6 +168,7 @@ Thread 0x00007f (most recent call first):
   File "/lib/threading.py", line 1 in wait
 
 Thread 0x00008f (most recent call first):
+  File "OWN/scheduler/runner/logs.py", line 60 in write
   File "/srv/flows/flow.py", line 12 in run
   File "/srv/flows/tools.py", line 37 in call
   File "OWN/backends/stage.py", line 37 in run_stage
