@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from rollbook.ledger.engines import database_path, key_path, parse_url
+from rollbook.ledger.engines import database_path, parse_url
+from rollbook.ledger.ledger import load_keys
 from rollbook.ledger.schema import upgrade
-from rollbook.ledger.secrets import SecretKeys
 from rollbook.ledger.sqlite import SqliteStore
 from rollbook.settings import ApiSettings, SchedulerSettings
 from rollbook.supervisor import ChildSpec, Supervisor
@@ -50,7 +50,7 @@ def prepare(database_url: str) -> None:
     """
     url = parse_url(database_url)
     upgrade(url)
-    SecretKeys.load(key_path(url))
+    load_keys(url)
     store = SqliteStore(url)
     try:
         store.check_writable()  # told now, once, and not by every child again and again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 import sqlalchemy as sa
@@ -12,9 +13,32 @@ from .feed import Feed
 from .reader import Reader
 from .refusals import LedgerUnavailable
 from .schema import check, upgrade
-from .secrets import SecretKeys
+from .secrets import KEY_VARIABLE, SecretKeyError, SecretKeys
 from .sqlite import SqliteStore
 from .writer import GroupCommitWriter
+
+
+def load_keys(url: sa.URL) -> SecretKeys:
+    """The secret keys of a migrated ledger; a first one is made only where nothing was sealed with another.
+
+    Raises:
+        SecretKeyError: no key can be read or made, or the one that rollouts are waiting with is gone.
+    """
+    path = key_path(url)
+    if not path.exists() and not os.environ.get(KEY_VARIABLE, "").strip() and _holds_sealed(url):
+        raise SecretKeyError(
+            f"{path} is gone, and rollouts that are not over have secrets sealed with it; put it back, or set "
+            f"{KEY_VARIABLE} to a new key (`rollbook secret-key`) and those rollouts fail"
+        )
+    return SecretKeys.load(path)
+
+
+def _holds_sealed(url: sa.URL) -> bool:
+    reader = Reader(url)
+    try:
+        return bool(reader.query("SELECT 1 FROM secrets LIMIT 1"))
+    finally:
+        reader.close_short()
 
 
 class Ledger:
@@ -42,7 +66,7 @@ class Ledger:
         if migrate:
             upgrade(url)
         check(url)
-        ledger = cls(url, SecretKeys.load(key_path(url)), hint_socket=hint_socket)
+        ledger = cls(url, load_keys(url), hint_socket=hint_socket)
         ledger._writer.start()
         try:
             ledger.feed.start()

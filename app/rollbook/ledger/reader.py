@@ -122,12 +122,16 @@ class Reader:
         except sa.exc.TimeoutError as error:
             raise LedgerUnavailable("too many long reads of the ledger are under way; try again later") from error
 
-    async def close(self) -> None:
-        """Close all connections."""
+    def close_short(self) -> None:
+        """Close the connection of short reads; all there is where no long read was made."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         self._engine.dispose()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self.close_short()
         if self._long is not None:
             await self._long.dispose()
 
