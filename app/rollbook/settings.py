@@ -6,6 +6,14 @@ from typing import Literal
 
 import msgspec
 
+API_SETTINGS_VARIABLE = "ROLLBOOK_API_SETTINGS"
+SCHEDULER_SETTINGS_VARIABLE = "ROLLBOOK_SCHEDULER_SETTINGS"
+"""The environment variables that carry a child process's settings, as JSON."""
+HINT_VARIABLE = "ROLLBOOK_HINT_FD"
+"""The descriptor of a datagram socket to the other processes of the ledger."""
+LISTEN_VARIABLE = "ROLLBOOK_LISTEN_FD"
+"""The descriptor of a listening socket that outlives the API process."""
+
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One API process. ``queue`` is the queue that admissions go to."""

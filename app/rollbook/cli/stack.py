@@ -20,15 +20,17 @@ from rollbook.ledger.engines import database_path, parse_url
 from rollbook.ledger.ledger import load_keys
 from rollbook.ledger.schema import upgrade
 from rollbook.ledger.sqlite import SqliteStore
-from rollbook.settings import ApiSettings, SchedulerSettings
+from rollbook.settings import (
+    API_SETTINGS_VARIABLE,
+    HINT_VARIABLE,
+    LISTEN_VARIABLE,
+    SCHEDULER_SETTINGS_VARIABLE,
+    ApiSettings,
+    SchedulerSettings,
+)
 from rollbook.supervisor import ChildSpec, Supervisor
 
 from .failures import CommandError
-
-API_SETTINGS_VARIABLE = "ROLLBOOK_API_SETTINGS"
-SCHEDULER_SETTINGS_VARIABLE = "ROLLBOOK_SCHEDULER_SETTINGS"
-HINT_VARIABLE = "ROLLBOOK_HINT_FD"
-LISTEN_VARIABLE = "ROLLBOOK_LISTEN_FD"
 
 SCHEDULER = "scheduler"
 """The name of the child that is one."""

@@ -18,6 +18,8 @@ import msgspec
 
 from rollbook.ledger.secrets import KEY_VARIABLE
 from rollbook.ledger.sqlite import clock_us
+from rollbook.settings import HINT_VARIABLE, SCHEDULER_SETTINGS_VARIABLE
+from rollbook.supervisor import LIFELINE_VARIABLE
 from rollbook_client.events import Phase
 
 from .memory import Marks
@@ -35,7 +37,7 @@ LEFTOVER_SEC = 10.0
 """How long a runner whose backend has shut down may take to exit."""
 LAST_WORDS_SEC = 1.0
 """How long a dead runner's pipe is read for what it still holds; processes that user code forked may keep it open."""
-PRIVATE_VARIABLES = frozenset({KEY_VARIABLE, "ROLLBOOK_SCHEDULER_SETTINGS", "ROLLBOOK_HINT_FD", "ROLLBOOK_LIFELINE_FD"})
+PRIVATE_VARIABLES = frozenset({KEY_VARIABLE, SCHEDULER_SETTINGS_VARIABLE, HINT_VARIABLE, LIFELINE_VARIABLE})
 
 
 class Running:

@@ -19,18 +19,15 @@ from rollbook.ledger.refusals import LedgerError, QueueTaken
 from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.secrets import SecretKeyError
 from rollbook.logs import log_to_stderr
-from rollbook.settings import SchedulerSettings
+from rollbook.settings import HINT_VARIABLE, SCHEDULER_SETTINGS_VARIABLE, SchedulerSettings
+from rollbook.supervisor import EX_CONFIG, LIFELINE_VARIABLE
 from rollbook.tuning import spare_the_collector
 
 from .pool import ChildPool, PoolSettings
 from .scheduler import Scheduler
-from .settings import EXIT_CONFIG
 
 log = logging.getLogger(__name__)
 
-SETTINGS_VARIABLE = "ROLLBOOK_SCHEDULER_SETTINGS"
-HINT_VARIABLE = "ROLLBOOK_HINT_FD"
-LIFELINE_VARIABLE = "ROLLBOOK_LIFELINE_FD"
 EXIT_FAILED = 1
 START_ERRORS = (DatabaseUrlError, SchemaError, SecretKeyError, LedgerError)
 
@@ -87,13 +84,13 @@ async def _serve(settings: SchedulerSettings, hint_socket: socket.socket | None,
         await ledger.close()
     if reason is not None:
         sys.stderr.write(f"rollbook: {reason}\n")
-        return EXIT_CONFIG
+        return EX_CONFIG
     return 0
 
 
 def main() -> int:
     """`python -m rollbook.scheduler`: settings and descriptors come by environment variables."""
-    settings = msgspec.json.decode(os.environ[SETTINGS_VARIABLE], type=SchedulerSettings)
+    settings = msgspec.json.decode(os.environ[SCHEDULER_SETTINGS_VARIABLE], type=SchedulerSettings)
     hint = os.environ.pop(HINT_VARIABLE, None)
     lifeline = os.environ.pop(LIFELINE_VARIABLE, None)
     with contextlib.ExitStack() as stack:

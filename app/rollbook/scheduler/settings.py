@@ -5,8 +5,6 @@ from __future__ import annotations
 import msgspec
 
 SETTINGS_VARIABLE = "ROLLBOOK_RUNNER_SETTINGS"
-EXIT_CONFIG = 78
-"""The exit code (EX_CONFIG) of a process whose entrypoint cannot be loaded: starting it again is of no use."""
 
 
 class RunnerSettings(msgspec.Struct, frozen=True):

@@ -10,28 +10,23 @@ import sys
 import msgspec
 
 from rollbook.logs import log_to_stderr
-from rollbook.settings import ApiSettings
+from rollbook.settings import API_SETTINGS_VARIABLE, HINT_VARIABLE, LISTEN_VARIABLE, ApiSettings
+from rollbook.supervisor import LIFELINE_VARIABLE
 
 from .process import run_api
-
-SETTINGS_VARIABLE = "ROLLBOOK_API_SETTINGS"
-HINT_FD_VARIABLE = "ROLLBOOK_HINT_FD"
-LIFELINE_FD_VARIABLE = "ROLLBOOK_LIFELINE_FD"
-LISTEN_FD_VARIABLE = "ROLLBOOK_LISTEN_FD"
-"""A bound socket that outlives this process: while it is restarted, clients wait in line instead of being refused."""
 
 
 def main() -> int:
     """Serve what the environment says; the exit code."""
     log_to_stderr(logging.WARNING, fmt="%(asctime)s api %(levelname)s %(name)s: %(message)s")
-    text = os.environ.pop(SETTINGS_VARIABLE, "")  # it may hold the API's key: no child shall inherit it
+    text = os.environ.pop(API_SETTINGS_VARIABLE, "")  # it may hold the API's key: no child shall inherit it
     if not text:
-        sys.stderr.write(f"{SETTINGS_VARIABLE} is not set; start an API with `rollbook serve` instead\n")
+        sys.stderr.write(f"{API_SETTINGS_VARIABLE} is not set; start an API with `rollbook serve` instead\n")
         return 2
     settings = msgspec.json.decode(text, type=ApiSettings)
-    hint_fd = os.environ.get(HINT_FD_VARIABLE)
-    lifeline_fd = os.environ.get(LIFELINE_FD_VARIABLE)
-    listen_fd = os.environ.get(LISTEN_FD_VARIABLE)
+    hint_fd = os.environ.get(HINT_VARIABLE)
+    lifeline_fd = os.environ.get(LIFELINE_VARIABLE)
+    listen_fd = os.environ.get(LISTEN_VARIABLE)
     return run_api(
         settings,
         hint_socket=None if hint_fd is None else socket.socket(fileno=int(hint_fd)),

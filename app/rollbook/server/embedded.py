@@ -19,6 +19,7 @@ from litestar import Litestar
 from rollbook.backends.base import ExecutionBackend
 from rollbook.ledger.engines import DEFAULT_DATABASE_URL, parse_url
 from rollbook.ledger.ledger import Ledger
+from rollbook.logs import FORMAT
 from rollbook.scheduler.runner.logs import ScrubbingFilter, SecretRegistry
 from rollbook.scheduler.runner.thread import ThreadPool
 from rollbook.scheduler.scheduler import Scheduler
@@ -133,6 +134,6 @@ def _configure_logging(secrets: SecretRegistry) -> None:
     root = logging.getLogger()
     if root.handlers:
         return
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, format=FORMAT)
     for handler in root.handlers:
         handler.addFilter(ScrubbingFilter(secrets))

@@ -18,8 +18,9 @@ import uvloop
 from rollbook.backends.base import ExecutionBackend
 from rollbook.backends.entrypoint import load_entrypoint
 from rollbook.backends.errors import EntrypointError
+from rollbook.logs import FORMAT
 from rollbook.scheduler.memory import Marks
-from rollbook.scheduler.settings import EXIT_CONFIG, SETTINGS_VARIABLE, RunnerSettings
+from rollbook.scheduler.settings import SETTINGS_VARIABLE, RunnerSettings
 from rollbook.scheduler.wire import (
     Assignment,
     Broken,
@@ -29,6 +30,7 @@ from rollbook.scheduler.wire import (
     Shutdown,
     ToRunner,
 )
+from rollbook.supervisor import EX_CONFIG
 
 from .executor import Executor
 from .logs import ScrubbingFilter, SecretRegistry, scrub_streams
@@ -49,7 +51,7 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_AS, (settings.memory_bytes, settings.memory_bytes))
     secrets = SecretRegistry()
     scrub_streams(secrets)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, format=FORMAT)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every model call would drown the author's own
     for handler in logging.getLogger().handlers:
         handler.addFilter(ScrubbingFilter(secrets))
@@ -59,7 +61,7 @@ def main() -> int:
     except EntrypointError as error:
         frame = msgspec.msgpack.encode(Broken(str(error)))
         pipe.sendall(len(frame).to_bytes(4, "big") + frame)
-        return EXIT_CONFIG
+        return EX_CONFIG
     return uvloop.run(_serve(backend, pipe, settings, secrets))
 
 
