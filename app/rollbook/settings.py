@@ -16,13 +16,17 @@ LISTEN_VARIABLE = "ROLLBOOK_LISTEN_FD"
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One API process. ``queue`` is the queue that admissions go to."""
+    """One API process. ``queue`` is the queue that admissions go to.
+
+    ``operator_api_key``, where it is set, opens the operator routes instead of ``api_key``.
+    """
 
     database_url: str
     queue: str
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
+    operator_api_key: str | None = None
     result_wait_timeout_sec: float = 30.0
     polling_lease_timeout_sec: float = 120.0
     result_retention_sec: float | None = None

@@ -42,11 +42,19 @@ ApiKeyEnv = Annotated[
     str | None,
     typer.Option(help="The environment variable that holds the key which requests must bear.", metavar="NAME"),
 ]
+OperatorApiKeyEnv = Annotated[
+    str | None,
+    typer.Option(
+        help="The environment variable that holds the key for operators' routes, which then take no other.",
+        metavar="NAME",
+    ),
+]
 MaxQueueDepth = Annotated[int | None, typer.Option(min=1, help="How many rollouts may wait; more are refused.")]
 MaxAttempts = Annotated[int, typer.Option(min=1, help="How often a rollout is started whose process died.")]
 ResultWait = Annotated[float, typer.Option(help="How long a poll waits for a change, in seconds.")]
 LeaseTimeout = Annotated[float, typer.Option(help="A rollout that nobody polled for so long ends, in seconds.")]
 
+_OPERATOR_KEY = "--operator-api-key-env"
 _DEFAULTS = ApiSettings(database_url=DEFAULT_DATABASE_URL, queue="default")
 HOST = _DEFAULTS.host
 PORT = _DEFAULTS.port
@@ -82,20 +90,37 @@ def check_file(entrypoint: str | None) -> None:
         raise CommandError(f"{place}: there is no such file; check the path", code=EX_CONFIG)
 
 
-def api_key(variable: str | None) -> str | None:
+def api_keys(variable: str | None, operator_variable: str | None) -> tuple[str | None, str | None]:
+    """The keys of requests and of operators' requests, as two environment variables hold them.
+
+    Raises:
+        typer.BadParameter: a variable is not set, or blank, or both keys are the same.
+    """
+    if variable is not None and variable == operator_variable:
+        raise typer.BadParameter(f"{variable} holds the other key; name another variable", param_hint=_OPERATOR_KEY)
+    key, operator_key = api_key(variable), api_key(operator_variable, option=_OPERATOR_KEY)
+    if key is not None and key == operator_key:
+        raise typer.BadParameter(
+            f"{operator_variable} holds the same key as {variable}; make another, or leave the option out",
+            param_hint=_OPERATOR_KEY,
+        )
+    return key, operator_key
+
+
+def api_key(variable: str | None, *, option: str = "--api-key-env") -> str | None:
     """The key that an environment variable holds; None where no variable is named.
 
     The variable is gone then: the processes that run user code inherit this one's environment.
 
     Raises:
-        typer.BadParameter: the variable is not set, or blank.
+        typer.BadParameter: the variable is not set, or blank; ``option`` named it.
     """
     if variable is None:
         return None
     key = os.environ.get(variable)
     if key is None or not key.strip():
         state = "not set" if key is None else "blank"
-        raise typer.BadParameter(f"{variable} is {state}; put the key into it", param_hint="--api-key-env")
+        raise typer.BadParameter(f"{variable} is {state}; put the key into it", param_hint=option)
     return os.environ.pop(variable)
 
 

@@ -37,6 +37,7 @@ def serve(
         str | None, typer.Option(help="The queue for admissions, instead of the entrypoint's name.", metavar="NAME")
     ] = None,
     api_key_env: options.ApiKeyEnv = None,
+    operator_api_key_env: options.OperatorApiKeyEnv = None,
     max_queue_depth: options.MaxQueueDepth = None,
     max_attempts: options.MaxAttempts = options.MAX_ATTEMPTS,
     max_concurrent: options.MaxConcurrent = None,
@@ -49,12 +50,14 @@ def serve(
     if entrypoint is None and not no_scheduler:
         raise typer.BadParameter("say what to run, or pass --no-scheduler with --queue", param_hint="ENTRYPOINT")
     options.check_times(result_wait_sec=result_wait, lease_timeout_sec=lease_timeout)
+    api_key, operator_api_key = options.api_keys(api_key_env, operator_api_key_env)
     api = ApiSettings(
         database_url=database_url,
         queue=options.queue_name(queue, entrypoint),
         host=host,
         port=port,
-        api_key=options.api_key(api_key_env),
+        api_key=api_key,
+        operator_api_key=operator_api_key,
         result_wait_timeout_sec=result_wait,
         polling_lease_timeout_sec=lease_timeout,
         max_queue_depth=max_queue_depth,

@@ -33,9 +33,10 @@ def build_app(service: ApiService, *, lifespan: Lifespan | None = None) -> Lites
         logging_config=None,
         debug=False,
     )
-    if service.settings.api_key is not None:
+    api_key, operator_api_key = service.settings.api_key, service.settings.operator_api_key
+    if api_key is not None or operator_api_key is not None:
         # Around the whole application and not per route: a path without a route must not tell that it has none.
-        app.asgi_handler = KeyGate(app.asgi_handler, service.settings.api_key)
+        app.asgi_handler = KeyGate(app.asgi_handler, api_key, operator_api_key=operator_api_key)
     return app
 
 

@@ -43,6 +43,7 @@ def create_rollout_server(
     polling_lease_timeout_sec: float = 120.0,
     result_retention_sec: float | None = None,
     api_key: str | None = None,
+    operator_api_key: str | None = None,
     database_url: str = DEFAULT_DATABASE_URL,
     queue: str = DEFAULT_QUEUE,
     max_queue_depth: int | None = None,
@@ -51,20 +52,22 @@ def create_rollout_server(
 ) -> Litestar:
     """An ASGI app that admits rollouts, runs them on ``backend`` and answers polls; run it with any ASGI server.
 
-    Times are seconds. ``lifespan`` is called with the app and entered in the backend's thread before the first
-    rollout; it is left last, after ``backend.shutdown()``. ``result_retention_sec`` None keeps results readable for
-    ever. ``queue`` names what admissions go to and what this server claims from; servers that share a ledger file
-    share its queue. On shutdown, running rollouts get 10 s to end, are then cancelled and get 120 s to clean up.
+    Times are seconds. ``lifespan`` is called with the app and entered in the backend's thread before the first rollout;
+    it is left last, after ``backend.shutdown()``. ``result_retention_sec`` None keeps results readable for ever.
+    ``operator_api_key`` opens the operator routes instead of ``api_key``. ``queue`` names what admissions go to and
+    what this server claims from; servers that share a ledger file share its queue. On shutdown, running rollouts get 10
+    s to end, are then cancelled and get 120 s to clean up.
 
     Raises:
-        ValueError: a blank ``api_key``, a wait or lease that is not finite and positive, a lease that is not longer
-            than the wait, a negative retention or limit, or a database URL that cannot be used.
+        ValueError: a blank key, the same key twice, a wait or lease that is not finite and positive, a lease that is
+            not longer than the wait, a negative retention or limit, or a database URL that cannot be used.
     """
     parse_url(database_url)
     settings = ApiSettings(
         database_url=database_url,
         queue=queue,
         api_key=api_key,
+        operator_api_key=operator_api_key,
         result_wait_timeout_sec=result_wait_timeout_sec,
         polling_lease_timeout_sec=polling_lease_timeout_sec,
         result_retention_sec=result_retention_sec,

@@ -20,6 +20,7 @@ from rollbook_client.messages import (
     RolloutStatusResponse,
 )
 
+from .auth import COMMON_ENDINGS, OPERATOR_ENDINGS
 from .errors import ErrorBody
 from .health import Health
 from .pages import EventsPage, RolloutsPage
@@ -170,7 +171,10 @@ def openapi_document() -> Json:
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "operatorKey": {"type": "http", "scheme": "bearer", "description": "Where the server has one."},
+            },
         },
         "security": [{}, {"key": []}],
     }
@@ -187,6 +191,8 @@ def _operation(route: Route) -> Json:
         "operationId": f"{route.method}{route.path.replace('/', '_').replace('{', '').replace('}', '')}",
         "responses": responses,
     }
+    if route.path.rpartition("/")[2] in OPERATOR_ENDINGS | COMMON_ENDINGS:
+        operation["security"] = [{}, {"key": []}, {"operatorKey": []}]
     if route.parameters:
         operation["parameters"] = [
             {"name": p.name, "in": p.place, "required": p.required, "description": p.text, "schema": p.schema}

@@ -202,6 +202,11 @@ def check_settings(settings: ApiSettings) -> None:
     )
     if settings.api_key is not None and not settings.api_key.strip():
         raise ValueError("api_key is blank; pass a key, or None to serve without one")
+    if settings.operator_api_key is not None:
+        if not settings.operator_api_key.strip():
+            raise ValueError("operator_api_key is blank; pass a key, or None where api_key is for operators too")
+        if settings.operator_api_key == settings.api_key:
+            raise ValueError("operator_api_key is api_key again; pass another key, or None where one is for both")
     retention = settings.result_retention_sec
     if retention is not None and not (math.isfinite(retention) and retention >= 0):
         raise ValueError(f"result_retention_sec is {retention}; pass zero or more seconds, or None to keep results")

@@ -25,6 +25,9 @@ GOOD = ApiSettings(database_url="sqlite:///x", queue="q")
         {"polling_lease_timeout_sec": 30.0},
         {"api_key": ""},
         {"api_key": " \t"},
+        {"operator_api_key": ""},
+        {"operator_api_key": " ", "api_key": "k"},
+        {"operator_api_key": "k", "api_key": "k"},
         {"result_retention_sec": -0.1},
         {"result_retention_sec": math.nan},
         {"max_request_bytes": 0},
@@ -40,7 +43,14 @@ def test_setting_out_of_range_is_refused_by_name(changes: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"result_retention_sec": 0.0}, {"max_queue_depth": 0}, {"api_key": "k"}, {"max_attempts": 1}],
+    [
+        {},
+        {"result_retention_sec": 0.0},
+        {"max_queue_depth": 0},
+        {"api_key": "k"},
+        {"operator_api_key": "o"},
+        {"max_attempts": 1},
+    ],
     ids=str,
 )
 def test_setting_at_the_edge_of_its_range_is_taken(changes: dict[str, Any]) -> None:
