@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.ledger.engines import database_path, parse_url
-from rollbook.ledger.sqlite import SqliteStore
+from rollbook.ledger.sqlite.engines import database_path
+from rollbook.ledger.sqlite.store import SqliteStore
+from rollbook.ledger.urls import parse_url
 from rollbook_client.messages import POLLING_LEASE_HEADER
 
 from . import work

@@ -157,13 +157,13 @@ async def _park(server: Server, ledger: Ledger, tokens: dict[str, str]) -> dict[
         pollers[rollout_id] = poller = Poller(request.encode())
         await loop.create_connection(lambda poller=poller: poller, server.HOST, server.port)  # type: ignore[misc]
     async with asyncio.timeout(LIMIT_SEC):
-        while _renewals(ledger) < len(tokens):  # noqa: ASYNC110  # another process writes; its commits are seen here
+        while await _renewals(ledger) < len(tokens):  # noqa: ASYNC110  # another process writes; its commits are seen here
             await asyncio.sleep(0.05)
     return pollers
 
 
-def _renewals(ledger: Ledger) -> int:
-    count: int = ledger.reader.query("SELECT count(*) FROM events WHERE type = 'lease_renewed'")[0][0]
+async def _renewals(ledger: Ledger) -> int:
+    count: int = (await ledger.reader.query("SELECT count(*) FROM events WHERE type = 'lease_renewed'"))[0][0]
     return count
 
 

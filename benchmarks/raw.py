@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rollbook.ledger.engines import WAL_AUTOCHECKPOINT_PAGES
+from rollbook.ledger.sqlite.engines import WAL_AUTOCHECKPOINT_PAGES
 
 type Row = tuple[Any, ...]
 type Batch = tuple[list[Row], list[Row]]

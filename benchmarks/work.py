@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.ledger.commands import Admit, Claim, Command, EnterPhase, FinishAttempt, Poll, Register, Score
-from rollbook.ledger.engines import parse_url
 from rollbook.ledger.schema import upgrade
 from rollbook.ledger.secrets import token_digest
-from rollbook.ledger.sqlite import SqliteStore
+from rollbook.ledger.sqlite.store import SqliteStore
+from rollbook.ledger.urls import parse_url
 from rollbook_client.events import StageSpan
 
 QUEUE = "bench"

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+DATABASE_VARIABLE = "ROLLBOOK_DATABASE_URL"
+"""The ledger's database, where the command line names none; it may hold a password."""
 API_SETTINGS_VARIABLE = "ROLLBOOK_API_SETTINGS"
 SCHEDULER_SETTINGS_VARIABLE = "ROLLBOOK_SCHEDULER_SETTINGS"
 """The environment variables that carry a child process's settings, as JSON."""

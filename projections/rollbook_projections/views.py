@@ -1,22 +1,35 @@
 """The SQL views for audit, by schema version.
 
-A view's text never changes once released: a migration that changes views adds a new dictionary here. `{iso:COLUMN}`
-stands for a microsecond column written as ISO 8601 text, the one thing in which the databases differ.
+A view's text never changes once released: a migration that changes views adds a new dictionary here. What
+databases say differently stands in braces: `{iso:X}` is a microsecond time as ISO 8601 text, `{seconds:X}` a
+difference of such times in seconds, `{real:X}` a number as text.
 """
 
 from __future__ import annotations
 
 import re
 
-_ISO = {
-    "sqlite": "strftime('%Y-%m-%dT%H:%M:%fZ', {0} / 1000000.0, 'unixepoch')",
-    "postgresql": "to_char(to_timestamp({0} / 1000000.0) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')",
+_SAID = {
+    "sqlite": {
+        "iso": "strftime('%Y-%m-%dT%H:%M:%fZ', ({0}) / 1000000.0, 'unixepoch')",
+        "seconds": "({0}) / 1000000.0",
+        "real": "CAST({0} AS TEXT)",
+    },
+    "postgresql": {
+        "iso": (
+            "to_char(to_timestamp(round(({0}) / 1000.0) / 1000.0) AT TIME ZONE 'UTC',"
+            ' \'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"\')'
+        ),
+        "seconds": "CAST(({0}) / 1000000.0 AS DOUBLE PRECISION)",
+        "real": "CASE WHEN {0} = trunc({0}) AND abs({0}) < 1e15 THEN CAST({0} AS TEXT) || '.0' ELSE CAST({0} AS TEXT) END",
+    },
 }
 
 
 def view_sql(text: str, dialect: str) -> str:
     """A view's SELECT for one dialect (``sqlite`` or ``postgresql``)."""
-    return re.sub(r"\{iso:([^}]+)\}", lambda match: _ISO[dialect].format(f"({match[1]})"), text)
+    said = _SAID[dialect]
+    return re.sub(r"\{(\w+):([^}]+)\}", lambda match: said[match[1]].format(match[2]), text)
 
 
 VIEWS_1: dict[str, str] = {
@@ -26,7 +39,7 @@ VIEWS_1: dict[str, str] = {
                coalesce(
                    st.scheduler, p.phase, l.kind, o.status,
                    en.outcome || coalesce(': ' || en.reason, ''),
-                   sc.name || ' = ' || coalesce(CAST(sc.value AS TEXT), 'null'),
+                   sc.name || ' = ' || coalesce({real:sc.value}, 'null'),
                    c.requested_by || ' by ' || c.selector
                ) AS detail
         FROM events e
@@ -54,18 +67,18 @@ VIEWS_1: dict[str, str] = {
         WHERE e.type IN ('rollout_admitted', 'lease_renewed', 'lease_extended', 'lease_expired')""",
     "attempts": """
         SELECT r.rollout_id, r.queue, st.attempt, st.scheduler, {iso:st.at} AS started_at, {iso:en.at} AS ended_at,
-               en.outcome, en.reason, (en.at - st.at) / 1000000.0 AS seconds
+               en.outcome, en.reason, {seconds:en.at - st.at} AS seconds
         FROM attempt_starts st
         JOIN rollouts r ON r.number = st.number
         LEFT JOIN attempt_ends en ON en.number = st.number AND en.attempt = st.attempt""",
     "cancellation_log": """
         SELECT r.rollout_id, c.position, {iso:c.at} AS at, c.requested_by, c.selector, r.status AS status_now,
-               (r.finished_at - c.at) / 1000000.0 AS seconds_to_end
+               {seconds:r.finished_at - c.at} AS seconds_to_end
         FROM cancellations c
         JOIN rollouts r ON r.number = c.number""",
     "phase_durations": """
         SELECT r.rollout_id, r.queue, s.attempt, s.stage, {iso:s.started_at} AS started_at,
-               {iso:s.ended_at} AS ended_at, (s.ended_at - s.started_at) / 1000000.0 AS seconds
+               {iso:s.ended_at} AS ended_at, {seconds:s.ended_at - s.started_at} AS seconds
         FROM stage_spans s
         JOIN rollouts r ON r.number = s.number""",
     "reward_outcomes": """

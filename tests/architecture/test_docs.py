@@ -17,8 +17,8 @@ import typer
 
 from rollbook.cli.app import app
 from rollbook.ledger import codec
-from rollbook.ledger.engines import parse_url
 from rollbook.ledger.schema import upgrade
+from rollbook.ledger.urls import parse_url
 from rollbook.server.openapi import ROUTES
 from rollbook_client.events import EVENT_TYPES, AttemptOutcome
 from rollbook_client.messages import RolloutInitRequest, RolloutResultResponse, RolloutStatusResponse

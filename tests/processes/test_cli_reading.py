@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from rollbook.ledger.commands import Score
-from rollbook.ledger.engines import parse_url
-from rollbook.ledger.ledger import Ledger, load_keys
+from rollbook.ledger.database import database_of
+from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.urls import parse_url
 from rollbook.server.answers import json_bytes
 from rollbook.server.pages import events_page, rollouts_page
 from rollbook.server.query import RolloutsQuery
@@ -42,7 +43,7 @@ def rollbook(database_url: str, capfd: pytest.CaptureFixture[str]) -> CommandLin
 @pytest.fixture
 def writer(database_url: str) -> Iterator[make.Writing]:
     with make.writing(database_url) as writer:
-        load_keys(parse_url(database_url))  # the key that the server which admits had made
+        database_of(parse_url(database_url)).keys()  # the key that the server which admits had made
         yield writer
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from rollbook.ledger.sqlite import clock_us
+from rollbook.ledger.clock import host_clock_us
 from rollbook_client import RolloutClient, RolloutHandle, RolloutResultResponse
 from tests.support.processes import CHAT_URL, CHOSEN, Deployment, until
 
@@ -64,7 +64,7 @@ async def with_bystanders(
 
 async def beats_continue(deployment: Deployment) -> None:
     """A beat that is newer than this call, and polls that are answered meanwhile."""
-    now = clock_us()
+    now = host_clock_us()
     beat = "SELECT max(beat_at) FROM members WHERE kind = 'scheduler' AND stopped_at IS NULL"
     await until(lambda: deployment.number(beat) > now, what="a beat of the scheduler")
     async with deployment.client() as client:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rollbook.ledger.sqlite import clock_us
+from rollbook.ledger.clock import host_clock_us
 from rollbook_client import RolloutClient, RolloutHandle, RolloutResultResponse
 from tests.support.processes import API_MODULE, CHAT_URL, RUNNER_MODULE, SCHEDULER_MODULE, Deployment, until
 
@@ -115,7 +115,7 @@ async def test_lease_tokens_work_after_an_outage_of_two_lease_timeouts(deploymen
     deployment.kill()
     timeout_us = int(LEASE_SEC * 1_000_000)
     last_us: int = deployment.number("SELECT max(lease_expires_at) FROM rollouts")
-    await until(lambda: clock_us() > last_us + timeout_us, what="two lease timeouts after the last renewal")
+    await until(lambda: host_clock_us() > last_us + timeout_us, what="two lease timeouts after the last renewal")
     # The scheduler first: its sweeps must not judge leases before an API could renew them.
     deployment.scheduler()
     await deployment.runners()

@@ -12,10 +12,11 @@ import msgspec
 
 from rollbook.ledger import chain, codec
 from rollbook.ledger import commands as cmd
-from rollbook.ledger.engines import database_path, parse_url
 from rollbook.ledger.schema import upgrade
 from rollbook.ledger.secrets import token_digest
-from rollbook.ledger.sqlite import SqliteStore
+from rollbook.ledger.sqlite.engines import database_path
+from rollbook.ledger.sqlite.store import SqliteStore
+from rollbook.ledger.urls import parse_url
 from rollbook_client.events import Event, RolloutAdmitted, StageSpan
 from rollbook_projections import Recorded, RolloutState, evolve
 

@@ -120,7 +120,7 @@ async def settled(ledger: Ledger, rollout_id: str, condition: Callable[[RolloutS
     ledger.feed.listen(lambda states: changed.set())
     async with asyncio.timeout(10):
         while True:
-            state = ledger.reader.state(rollout_id)
+            state = await ledger.reader.state(rollout_id)
             assert state is not None
             if condition(state):
                 return state

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from rollbook.ledger.commands import Cancel
-from rollbook.ledger.engines import DEFAULT_DATABASE_URL
 from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.urls import DEFAULT_DATABASE_URL
 from rollbook_client.statuses import CancelDisposition
 
 from . import options, output

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from rollbook.backends.errors import EntrypointError
 from rollbook.ledger.codec import CodecError
-from rollbook.ledger.engines import DatabaseUrlError
 from rollbook.ledger.refusals import LedgerError, LedgerUnavailable
 from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.secrets import SecretKeyError
+from rollbook.ledger.urls import DatabaseUrlError
 
 from . import missing_extra
 

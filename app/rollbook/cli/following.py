@@ -10,10 +10,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from rollbook.ledger.engines import DEFAULT_DATABASE_URL
 from rollbook.ledger.listing import event_view
 from rollbook.ledger.reader import StoredEvent
 from rollbook.ledger.refusals import UnknownRollout
+from rollbook.ledger.urls import DEFAULT_DATABASE_URL
 from rollbook_client.events import EVENT_TYPES
 
 from . import options, output
@@ -62,7 +62,7 @@ def events(
     choice = Choice(rollout_id, tuple(kind or ()), after, tail, limit, follow)
     write = _write_json if json else _line_writer(rollout_id)
     with read_session(database_url) as session, interruptible() as interrupts:
-        if rollout_id is not None and session.reader.state(rollout_id) is None:
+        if rollout_id is not None and session.run(session.reader.state(rollout_id)) is None:
             raise UnknownRollout(rollout_id)
         for page in _pages(session, interrupts, choice):
             write(page)
@@ -77,7 +77,7 @@ def _pages(session: ReadSession, interrupts: Interrupts, choice: Choice) -> Iter
             start = session.run(reader.before_last_events(choice.tail, rollout_id=rollout_id, types=types))
         after = max(after, start)
     while left is None or left > 0:
-        seen = reader.last_position() if choice.follow else 0
+        seen = session.run(reader.last_position()) if choice.follow else 0
         size = PAGE if left is None else min(PAGE, left)
         with interrupts.held():
             page = session.run(reader.events_page(after=after, rollout_id=rollout_id, types=types, limit=size))
@@ -101,7 +101,7 @@ def _wait_for_change(session: ReadSession, position: int) -> None:
     """
     closed = select.poll()
     closed.register(sys.stdout.fileno(), 0)
-    while session.reader.last_position() == position:
+    while session.run(session.reader.last_position()) == position:
         if any(state & (select.POLLERR | select.POLLHUP) for _, state in closed.poll(LOOK_EVERY_MS)):
             raise output.OutputClosed
 

@@ -97,42 +97,40 @@ _CANCELLATIONS = "SELECT at, requested_by, selector FROM cancellations WHERE num
 _EVENT = "SELECT type, version, payload FROM events WHERE position = ?"
 
 
-def read_history(reader: Reader, rollout_id: str) -> History:
+async def read_history(reader: Reader, rollout_id: str) -> History:
     """All of a rollout as it stands at one moment.
 
     Raises:
         UnknownRollout: no rollout has this id.
         LedgerUnavailable: the ledger cannot be read.
     """
-    reader.query("BEGIN")
-    history = _read(reader, rollout_id)
-    reader.query("COMMIT")
-    return history
+    async with reader.at_one_moment() as moment:
+        return await _read(moment, rollout_id)
 
 
-def _read(reader: Reader, rollout_id: str) -> History:
-    state = reader.state(rollout_id)
-    view = None if state is None else rollout_view(reader, state.number)
+async def _read(reader: Reader, rollout_id: str) -> History:
+    state = await reader.state(rollout_id)
+    view = None if state is None else await rollout_view(reader, state.number)
     if state is None or view is None:
         raise UnknownRollout(rollout_id)
-    admitted = codec.decode(*reader.query(_EVENT, (state.request_position,))[0])
+    admitted = codec.decode(*(await reader.query(_EVENT, (state.request_position,)))[0])
     assert isinstance(admitted, RolloutAdmitted)
     return History(
         view=view,
         endpoint_origin=admitted.endpoint_origin,
         request=admitted.request,
-        attempts=_rows(reader, _ATTEMPTS, state.number, Attempt),
-        phases=_rows(reader, _PHASES, state.number, Phase),
-        spans=_rows(reader, _SPANS, state.number, Span),
-        scores=_rows(reader, _SCORES, state.number, Score),
-        cancellations=_rows(reader, _CANCELLATIONS, state.number, Cancellation),
-        result=None if state.result_position is None else _result(reader.result(state)),
+        attempts=await _rows(reader, _ATTEMPTS, state.number, Attempt),
+        phases=await _rows(reader, _PHASES, state.number, Phase),
+        spans=await _rows(reader, _SPANS, state.number, Span),
+        scores=await _rows(reader, _SCORES, state.number, Score),
+        cancellations=await _rows(reader, _CANCELLATIONS, state.number, Cancellation),
+        result=None if state.result_position is None else _result(await reader.result(state)),
     )
 
 
-def _rows[Shape](reader: Reader, text: str, number: int, shape: type[Shape]) -> list[Shape]:
+async def _rows[Shape](reader: Reader, text: str, number: int, shape: type[Shape]) -> list[Shape]:
     make: Any = shape
-    return [make(*row) for row in reader.query(text, (number,))]
+    return [make(*row) for row in await reader.query(text, (number,))]
 
 
 def _result(event: RolloutFinished) -> Result:

@@ -9,9 +9,10 @@ import msgspec
 import typer
 
 import rollbook_migrations
-from rollbook.ledger.engines import DEFAULT_DATABASE_URL, database_path, parse_url
-from rollbook.ledger.schema import check, revision, upgrade
+from rollbook.ledger.database import database_of
+from rollbook.ledger.schema import check, upgrade
 from rollbook.ledger.secrets import new_key
+from rollbook.ledger.urls import DEFAULT_DATABASE_URL, parse_url
 
 from . import options, output
 
@@ -104,14 +105,14 @@ def db_check(*, database_url: options.DatabaseUrl = DEFAULT_DATABASE_URL, json: 
 
 
 def _tell_schema(database_url: str, *, json: bool) -> None:
-    url = parse_url(database_url)
-    found = revision(url)
+    database = database_of(parse_url(database_url))
+    found = database.revision()
     if json:
         output.put_json(
-            {"ledger": str(database_path(url)), "revision": found, "current": found == rollbook_migrations.HEAD}
+            {"ledger": database.describe(), "revision": found, "current": found == rollbook_migrations.HEAD}
         )
     else:
-        output.put(f"{database_path(url)}: schema {found} is current\n")
+        output.put(f"{database.describe()}: schema {found} is current\n")
 
 
 def secret_key(*, json: options.Json = False) -> None:

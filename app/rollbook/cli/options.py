@@ -10,13 +10,11 @@ from typing import Annotated, Literal
 import typer
 
 from rollbook.backends.entrypoint import entrypoint_name
-from rollbook.ledger.engines import DEFAULT_DATABASE_URL
-from rollbook.settings import ApiSettings
+from rollbook.ledger.urls import DEFAULT_DATABASE_URL
+from rollbook.settings import DATABASE_VARIABLE, ApiSettings
 from rollbook.supervisor import EX_CONFIG
 
 from .failures import CommandError
-
-DATABASE_VARIABLE = "ROLLBOOK_DATABASE_URL"
 
 DatabaseUrl = Annotated[
     str,

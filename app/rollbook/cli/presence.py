@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from rollbook.ledger.engines import parse_url
+from rollbook.ledger.database import database_of
 from rollbook.ledger.liveness import host_name
 from rollbook.ledger.reader import Reader
 from rollbook.ledger.refusals import LedgerUnavailable
+from rollbook.ledger.urls import parse_url
 
 LOOK_SEC = 0.1
 
@@ -24,26 +25,26 @@ class Presence:
     """The scheduler whose process id ``pid()`` is; None while there is no such process."""
 
     def __init__(self, database_url: str, pid: Callable[[], int | None]) -> None:
-        self._reader = Reader(parse_url(database_url))
+        self._reader = Reader(database_of(parse_url(database_url)))
         self._pid = pid
 
     async def ready(self) -> None:
         """Return once it has registered and a runner has loaded the entrypoint."""
         while True:
-            if self._found(_READY, unknown=False):
+            if await self._found(_READY, unknown=False):
                 return
             await asyncio.sleep(LOOK_SEC)
 
-    def busy(self) -> bool:
+    async def busy(self) -> bool:
         """Whether rollouts run, or may run: an unreadable ledger does not say."""
-        return self._found(_BUSY, unknown=True)
+        return await self._found(_BUSY, unknown=True)
 
-    def _found(self, query: str, *, unknown: bool) -> bool:
+    async def _found(self, query: str, *, unknown: bool) -> bool:
         pid = self._pid()
         if pid is None:
             return False
         try:
-            return bool(self._reader.query(query, (host_name(), pid)))
+            return bool(await self._reader.query(query, (host_name(), pid)))
         except LedgerUnavailable:
             return unknown
 

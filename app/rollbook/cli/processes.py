@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from rollbook.ledger.engines import DEFAULT_DATABASE_URL, database_path, parse_url
+from rollbook.ledger.database import database_of
+from rollbook.ledger.urls import DEFAULT_DATABASE_URL, parse_url
 from rollbook.logs import STDOUT, write_unwaiting
 from rollbook.settings import ApiSettings, SchedulerSettings
 from rollbook.supervisor import Supervisor, stopped_by_signals
@@ -93,20 +94,27 @@ async def _ending_in_order(
     presence = Presence(settings.database_url, lambda: supervisor.pid(stack.SCHEDULER))
     asked = False
 
-    def end() -> None:
-        nonlocal asked
-        asked = True
-        if presence.busy():
+    told: asyncio.Task[None] | None = None
+
+    async def tell_if_busy() -> None:
+        if await presence.busy():
             _announce(
                 f"rollbook: waiting up to {settings.drain_sec:g} s for running rollouts; "
                 "press Ctrl-C again to end at once\n"
             )
+
+    def end() -> None:
+        nonlocal asked, told
+        asked = True
+        told = asyncio.get_running_loop().create_task(tell_if_busy())
         stop()
 
     try:
         with stopped_by_signals(stop=end, kill=supervisor.kill):
             yield presence
     finally:
+        if told is not None:
+            await told
         await presence.close()
         if asked:
             _announce(STOPPED)
@@ -176,5 +184,5 @@ async def _schedule(settings: SchedulerSettings) -> int:
 async def _announce_scheduler(presence: Presence, settings: SchedulerSettings) -> None:
     await presence.ready()
     queues = f"{'queue' if len(settings.queues) == 1 else 'queues'} {', '.join(settings.queues)}"
-    path = database_path(parse_url(settings.database_url))
-    _announce(f"rollbook: scheduler ready ({queues}, entrypoint {settings.entrypoint}, ledger {path})\n")
+    place = database_of(parse_url(settings.database_url)).describe()
+    _announce(f"rollbook: scheduler ready ({queues}, entrypoint {settings.entrypoint}, ledger {place})\n")

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from rollbook.ledger.engines import DEFAULT_DATABASE_URL
 from rollbook.ledger.listing import RolloutView, rollouts_page
+from rollbook.ledger.urls import DEFAULT_DATABASE_URL
 
 from . import options, output
 from .history import History, read_history
@@ -105,7 +105,7 @@ def show(
 ) -> None:
     """Show one rollout: state, attempts, spans, scores and result."""
     with read_session(database_url) as session:
-        history = read_history(session.reader, rollout_id)
+        history = session.run(read_history(session.reader, rollout_id))
     if json:
         output.put_json(_document(history))
     else:

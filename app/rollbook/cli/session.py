@@ -11,9 +11,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rollbook.ledger.engines import parse_url
+from rollbook.ledger.database import database_of
 from rollbook.ledger.reader import Reader
 from rollbook.ledger.schema import check
+from rollbook.ledger.urls import parse_url
 
 
 class Terminated(BaseException):
@@ -21,15 +22,15 @@ class Terminated(BaseException):
 
 
 class ReadSession:
-    """A reader and a loop for its long reads. Commands print between reads, outside the loop."""
+    """A reader and a loop for its reads. Commands print between reads, outside the loop."""
 
     def __init__(self, url: sa.URL) -> None:
         self.url = url
-        self.reader = Reader(url)
+        self.reader = Reader(database_of(url))
         self._runner = asyncio.Runner()
 
     def run[Answer](self, read: Coroutine[Any, Any, Answer]) -> Answer:
-        """A long read's answer."""
+        """A read's answer."""
         return self._runner.run(read)
 
     def close(self) -> None:

@@ -16,10 +16,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from rollbook.ledger.engines import database_path, parse_url
-from rollbook.ledger.ledger import load_keys
-from rollbook.ledger.schema import upgrade
-from rollbook.ledger.sqlite import SqliteStore
+from rollbook.ledger.database import database_of
+from rollbook.ledger.schema import check_database, upgrade
+from rollbook.ledger.urls import parse_url
 from rollbook.settings import (
     API_SETTINGS_VARIABLE,
     HINT_VARIABLE,
@@ -50,14 +49,12 @@ def prepare(database_url: str) -> None:
     Raises:
         DatabaseUrlError, LedgerUnavailable, SchemaError, SecretKeyError: no child could work either.
     """
-    url = parse_url(database_url)
-    upgrade(url)
-    load_keys(url)
-    store = SqliteStore(url)
-    try:
-        store.check_writable()  # told now, once, and not by every child again and again
-    finally:
-        store.close()
+    database = database_of(parse_url(database_url))
+    if database.capabilities.migrates_at_start:
+        upgrade(database.url)
+    check_database(database)
+    database.keys()
+    database.check_writable()  # told now, once, and not by every child again and again
 
 
 def listen(host: str, port: int, *, limit_sec: float = BIND_LIMIT_SEC) -> socket.socket:
@@ -104,8 +101,8 @@ def base_url(listener: socket.socket) -> str:
 
 def ready_line(listener: socket.socket, settings: ApiSettings) -> str:
     """What an operator sees when requests are answered."""
-    path = database_path(parse_url(settings.database_url))
-    return f"rollbook: listening on {base_url(listener)} (queue {settings.queue}, ledger {path})\n"
+    place = database_of(parse_url(settings.database_url)).describe()
+    return f"rollbook: listening on {base_url(listener)} (queue {settings.queue}, ledger {place})\n"
 
 
 async def answering(listener: socket.socket) -> None:

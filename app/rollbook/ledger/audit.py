@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
 from . import chain
-from .engines import parse_url, reader_engine
-from .refusals import LedgerUnavailable
-from .schema import SchemaError, check
+from .database import Snapshot, database_of
+from .refusals import LedgerUnavailable, SchemaError
+from .schema import check_database
+from .urls import parse_url
 
 MAX_FINDINGS = 20
 PAGE_EVENTS = 1_000
-GUARDS = {
-    "events_no_update": "BEFORE UPDATE ON events",
-    "events_no_delete": "BEFORE DELETE ON events",
-    "events_no_replace": "BEFORE INSERT ON events",
-}
-"""The triggers that keep events append-only, and what each must say."""
-
-# The table is read in the order of its pages and by its own bytes: an index may hold the old ones.
-_EVENTS = """
-    SELECT e.position, e.number, e.seq, e.type, e.version, e.recorded_at, e.payload, e.hash,
-           typeof(e.type) = 'text' AND typeof(e.payload) = 'text' AND typeof(e.hash) = 'blob',
-           r.rollout_id, r.seq, r.head
-    FROM events e NOT INDEXED LEFT JOIN rollouts r ON r.number = e.number
-    WHERE e.position > ? ORDER BY e.position LIMIT ?
-"""
 _HEADLESS = """
     SELECT r.number, r.rollout_id, r.seq FROM rollouts r
     WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.number = r.number AND e.seq = r.seq) ORDER BY r.number LIMIT ?
@@ -82,47 +66,29 @@ def inspect(url: str | sa.URL) -> Inspection:
         SchemaError: there is no ledger, or one of another version.
         LedgerUnavailable: the file cannot be opened or is locked (damage inside it is a finding).
     """
-    parsed = parse_url(url) if isinstance(url, str) else url
+    database = database_of(parse_url(url) if isinstance(url, str) else url)
     try:
-        check(parsed)
+        check_database(database)
     except SchemaError as error:
         if isinstance(error.__cause__, sqlite3.DatabaseError):
             return Inspection(0, 0, [Finding("pages", str(error))])
         raise
-    with _snapshot(parsed) as db:
-        auditor = _Audit(db)
+    with database.snapshot(undecoded=True) as snapshot:
+        auditor = _Audit(snapshot)
         for step in (auditor.pages, auditor.guards, auditor.events, auditor.counts):
             try:
                 step()
-            except sqlite3.DatabaseError as error:
-                auditor.find("pages", f"{step.__name__} cannot be read: {error}")
+            except LedgerUnavailable as error:
+                auditor.find("pages", f"{step.__name__} cannot be read: {error.__cause__ or error}")
         return auditor.result()
-
-
-@contextmanager
-def _snapshot(url: sa.URL) -> Iterator[sqlite3.Connection]:
-    engine = reader_engine(url)
-    try:
-        held = engine.raw_connection()
-    except (sqlite3.DatabaseError, sa.exc.DBAPIError) as error:
-        engine.dispose()
-        raise LedgerUnavailable(f"the ledger cannot be read now: {error}; look who holds it") from error
-    try:
-        db = cast("sqlite3.Connection", held.driver_connection)
-        db.text_factory = bytes  # texts are judged by their bytes, and damaged ones are no texts
-        db.execute("BEGIN")
-        yield db
-    finally:
-        held.invalidate()
-        engine.dispose()
 
 
 class _Audit:
     """The checks over one connection, and what they found."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         self.findings: list[Finding] = []
-        self._db = db
+        self._snapshot = snapshot
         self._ends: dict[int, tuple[int, bytes]] = {}
         """Seq and hash of the last event seen, for rollouts whose row names a later one."""
         self._events = 0
@@ -143,25 +109,19 @@ class _Audit:
         self.findings.append(Finding(kind, message))
 
     def pages(self) -> None:
-        """SQLite's own view of the file: pages, cells, indexes against tables."""
-        for (line,) in self._db.execute(f"PRAGMA integrity_check({MAX_FINDINGS // 2})"):
-            if line != b"ok":
-                self.find("pages", _text(line))
+        """The database's own view of its pages, where it has one: cells, indexes against tables."""
+        for line in self._snapshot.damage():
+            self.find("pages", line)
 
     def guards(self) -> None:
         """The triggers that refuse changes of events."""
-        found: dict[bytes, bytes] = dict(
-            self._db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        )
-        for name, says in GUARDS.items():
-            body = _text(found.get(name.encode(), b""))
-            if says not in body or "RAISE(ABORT" not in body:
-                self.find("guards", f"trigger {name} is missing or changed; events can be altered unnoticed")
+        for name in self._snapshot.missing_guards():
+            self.find("guards", f"trigger {name} is missing or changed; events can be altered unnoticed")
 
     def events(self) -> None:
         """Every event's hash, and every rollout's head."""
         while not self.full:
-            page = self._db.execute(_EVENTS, (self._position, PAGE_EVENTS)).fetchall()
+            page = self._snapshot.audited_events(self._position, PAGE_EVENTS)
             for row in page:
                 self._event(row)
             if len(page) < PAGE_EVENTS:
@@ -207,7 +167,7 @@ class _Audit:
 
     def _heads(self) -> None:
         left = MAX_FINDINGS - len(self.findings)
-        for number, rollout_id, seq in self._db.execute(_HEADLESS, (max(left, 0),)):
+        for number, rollout_id, seq in self._snapshot.rows(_HEADLESS, (max(left, 0),)):
             name = _text(rollout_id)
             self.find("head", f"the row of rollout {name!r} (number {number}) ends at seq {seq}, but no event does")
 
@@ -215,7 +175,7 @@ class _Audit:
         """The ledger's own count of its events."""
         if not self._finished or self.full:
             return
-        rows = self._db.execute("SELECT position, number, events FROM ledger_head").fetchall()
+        rows = self._snapshot.rows("SELECT position, number, events FROM ledger_head")
         if len(rows) != 1:
             self.find("counts", f"ledger_head has {len(rows)} rows instead of one")
             return

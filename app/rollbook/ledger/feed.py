@@ -1,6 +1,6 @@
 """Who wakes whom. Notifications are hints, the ledger is the truth.
 
-A hint (a commit of this process, a datagram of another one, a changed file) makes the feed read what came after its
+A hint (a commit of this process, a word from another one) makes the feed read what came after its
 last position and tell its listeners; without any hint it looks once a second. Waiters of one rollout are woken by
 any change but a lease renewal.
 """
@@ -10,20 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Callable, Iterator
 
 from rollbook_projections import RolloutState
 
+from .batch import Committed
+from .database import Hints
 from .reader import Reader
 from .refusals import LedgerUnavailable
-from .sqlite import Committed
 from .transaction import QUIET_EVENTS
 
 log = logging.getLogger(__name__)
 
 BACKSTOP_SEC = 1.0
-FILE_POLL_SEC = 0.010
 READ_LIMIT = 2_000
 
 Listener = Callable[[dict[int, RolloutState]], None]
@@ -79,15 +78,14 @@ class Watch:
 class Feed:
     """One per process, on one event loop."""
 
-    def __init__(self, reader: Reader, *, hint_socket: socket.socket | None = None) -> None:
+    def __init__(self, reader: Reader, hints: Hints) -> None:
         self._reader = reader
-        self._socket = hint_socket
+        self._hints = hints
         self._position = 0
         self._listeners: list[Listener] = []
         self._watches: dict[str, set[Watch]] = {}
         self._hinted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._file_version: int | None = None
         self.trouble: str | None = None
 
     @property
@@ -95,23 +93,23 @@ class Feed:
         """Everything up to here has been told."""
         return self._position
 
-    def start(self) -> None:
-        """Follow the ledger from its present end."""
-        self._position = self._reader.last_position()
-        loop = asyncio.get_running_loop()
-        if self._socket is not None:
-            self._socket.setblocking(False)
-            loop.add_reader(self._socket.fileno(), self._drain_hints)
-        self._task = loop.create_task(self._follow(), name="ledger-feed")
+    async def start(self) -> None:
+        """Follow the ledger from its present end.
+
+        Raises:
+            LedgerUnavailable: the ledger cannot be read.
+        """
+        self._position = await self._reader.last_position()
+        await self._hints.start(self._hinted.set)
+        self._task = asyncio.get_running_loop().create_task(self._follow(), name="ledger-feed")
 
     async def close(self) -> None:
         """Stop following and end every wait."""
-        if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket.fileno())
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+            await self._hints.close()
         self.release_waiters()
 
     def release_waiters(self) -> None:
@@ -126,9 +124,8 @@ class Feed:
 
     def committed(self, batch: Committed) -> None:
         """A batch of this process landed: tell its changes, and the other processes that there are some."""
-        if self._socket is not None and batch.wakes:
-            with contextlib.suppress(BlockingIOError, OSError):  # a full or closed socket: the other one looks anyway
-                self._socket.send(b"\0")
+        if batch.wakes:
+            self._hints.tell()
         if batch.first_position == self._position + 1:
             self._position = batch.last_position
             if batch.wakes:
@@ -149,20 +146,10 @@ class Feed:
             if not watches and self._watches.get(rollout_id) is watches:
                 del self._watches[rollout_id]
 
-    def _drain_hints(self) -> None:
-        assert self._socket is not None
-        with contextlib.suppress(BlockingIOError):
-            while self._socket.recv(4096):
-                pass
-        try:
-            self._catch_up()
-        except Exception:
-            self._hinted.set()  # the follower looks again, and tells what is wrong
-
     async def _follow(self) -> None:
-        pause = FILE_POLL_SEC if self._socket is None else BACKSTOP_SEC
         idle = 0.0
         while True:
+            pause = min(self._hints.pause_sec, BACKSTOP_SEC)
             try:
                 async with asyncio.timeout(pause):
                     await self._hinted.wait()
@@ -172,9 +159,9 @@ class Feed:
             self._hinted.clear()
             idle += pause
             try:
-                if hinted or idle >= BACKSTOP_SEC or self._file_changed():
+                if hinted or idle >= BACKSTOP_SEC or await self._hints.changed():
                     idle = 0.0
-                    self._catch_up()
+                    await self._catch_up()
                 self.trouble = None
             except Exception as error:
                 # Whatever it is, following goes on, and the next turn looks again, hint or not.
@@ -184,19 +171,15 @@ class Feed:
                     log.warning("the feed cannot follow the ledger and tries again: %s", error, exc_info=unforeseen)
                 self.trouble = str(error) or type(error).__name__
 
-    def _file_changed(self) -> bool:
-        version: int = self._reader.query("PRAGMA data_version")[0][0]
-        changed = version != self._file_version
-        self._file_version = version
-        return changed
-
-    def _catch_up(self) -> None:
+    async def _catch_up(self) -> None:
         while True:
-            rows = self._reader.changes_after(self._position, READ_LIMIT)
+            rows = await self._reader.changes_after(self._position, READ_LIMIT)
             if not rows:
                 return
             numbers = list(dict.fromkeys(number for _, number, kind in rows if kind not in QUIET_EVENTS))
-            changed = {state.number: state for state in self._reader.states(numbers)} if numbers else {}
+            changed = {state.number: state for state in await self._reader.states(numbers)} if numbers else {}
+            if rows[-1][0] <= self._position:
+                continue  # commits of this process told all of it while it was read
             self._position = rows[-1][0]  # only now: a read that fails must be repeated
             if changed:
                 self._tell(changed)

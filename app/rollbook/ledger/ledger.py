@@ -2,74 +2,60 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import socket
 
-import sqlalchemy as sa
-
 from .commands import Command
-from .engines import key_path, parse_url
+from .database import Database, database_of
 from .feed import Feed
 from .reader import Reader
 from .refusals import LedgerUnavailable
-from .schema import check, upgrade
-from .secrets import KEY_VARIABLE, SecretKeyError, SecretKeys
-from .sqlite import SqliteStore
+from .schema import check_database, upgrade
+from .secrets import SecretKeys
+from .urls import parse_url
 from .writer import GroupCommitWriter
-
-
-def load_keys(url: sa.URL) -> SecretKeys:
-    """The secret keys of a migrated ledger; a first one is made only where nothing was sealed with another.
-
-    Raises:
-        SecretKeyError: no key can be read or made, or the one that rollouts are waiting with is gone.
-    """
-    path = key_path(url)
-    if not path.exists() and not os.environ.get(KEY_VARIABLE, "").strip() and _holds_sealed(url):
-        raise SecretKeyError(
-            f"{path} is gone, and rollouts that are not over have secrets sealed with it; put it back, or set "
-            f"{KEY_VARIABLE} to a new key (`rollbook secret-key`) and those rollouts fail"
-        )
-    return SecretKeys.load(path)
-
-
-def _holds_sealed(url: sa.URL) -> bool:
-    reader = Reader(url)
-    try:
-        return bool(reader.query("SELECT 1 FROM secrets LIMIT 1"))
-    finally:
-        reader.close_short()
 
 
 class Ledger:
     """Open it on the event loop that will use it; a waiting caller of `submit` holds no connection of its own."""
 
-    def __init__(self, url: sa.URL, keys: SecretKeys, *, hint_socket: socket.socket | None = None) -> None:
-        self.url = url
+    def __init__(self, database: Database, keys: SecretKeys, *, hint_socket: socket.socket | None = None) -> None:
+        self.url = database.url
         self.keys = keys
-        self.reader = Reader(url)
-        self.feed = Feed(self.reader, hint_socket=hint_socket)
-        self._store = SqliteStore(url)
-        self._writer = GroupCommitWriter(self._store, self.feed.committed)
+        self.clock = database.clock
+        """The time that leases are judged by, in microseconds since the epoch: the database's where it has one."""
+        self.skew_us = database.skew_us
+        """How far that clock is ahead of this host's, in microseconds."""
+        reads = database.reads()
+        self.reader = Reader(database, reads)
+        self.feed = Feed(self.reader, database.hints(reads, hint_socket))
+        self._committer = database.committer()
+        self._writer = GroupCommitWriter(self._committer, self.feed.committed)
 
     @classmethod
     async def open(cls, database_url: str, *, migrate: bool = True, hint_socket: socket.socket | None = None) -> Ledger:
         """A ledger ready for use. ``hint_socket`` is a datagram socket to the processes that share the ledger.
 
+        ``migrate`` brings the schema up to date where the database leaves that to its processes.
+
         Raises:
             DatabaseUrlError: the URL cannot be used.
-            SchemaError: ``migrate`` is off and the schema is not current.
-            SecretKeyError: the secret key cannot be read.
+            SchemaError: the schema is not current, and not ours to change.
+            SecretKeyError: there is no secret key, or it cannot be read.
             LedgerUnavailable: the database cannot be opened or written.
         """
-        url = parse_url(database_url)
-        if migrate:
-            upgrade(url)
-        check(url)
-        ledger = cls(url, load_keys(url), hint_socket=hint_socket)
+        database = database_of(parse_url(database_url))
+        await database.greet()
+        if database.capabilities.many_hosts:
+            await asyncio.to_thread(check_database, database)
+        else:
+            if migrate and database.capabilities.migrates_at_start:
+                upgrade(database.url)
+            check_database(database)
+        ledger = cls(database, database.keys(), hint_socket=hint_socket)
         ledger._writer.start()
         try:
-            ledger.feed.start()
+            await ledger.feed.start()
         except LedgerUnavailable:
             await ledger.close()
             raise
@@ -85,12 +71,12 @@ class Ledger:
         return await self._writer.submit(command)
 
     def guard_leases(self, silence_us: int) -> None:
-        """Make this an API's ledger: see `SqliteStore.guard_leases`. Call it before the first command."""
-        self._store.guard_leases(silence_us)
+        """Make this an API's ledger: see `Committer.guard_leases`. Call it before the first command."""
+        self._committer.guard_leases(silence_us)
 
     def stop_guarding(self) -> None:
-        """The API of this ledger takes no more requests: see `SqliteStore.stop_guarding`."""
-        self._store.stop_guarding()
+        """The API of this ledger takes no more requests: see `Committer.stop_guarding`."""
+        self._committer.stop_guarding()
 
     async def close(self) -> None:
         """Write what waits, wake what waits for changes, and close every connection."""

@@ -76,13 +76,13 @@ def _views(selection: str) -> str:
     )
 
 
-def rollout_view(reader: Reader, number: int) -> RolloutView | None:
+async def rollout_view(reader: Reader, number: int) -> RolloutView | None:
     """One rollout, by a short read; None if no rollout has this number.
 
     Raises:
         LedgerUnavailable: the ledger cannot be read.
     """
-    rows = reader.query(_views("number = ?"), (number,))
+    rows = await reader.query(_views("number = ?"), (number,))
     return _view(rows[0]) if rows else None
 
 

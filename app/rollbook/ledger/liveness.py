@@ -35,7 +35,7 @@ def left(member_id: str) -> None:
     _alive_here.discard(member_id)
 
 
-def known_dead(reader: Reader, kind: MemberKind) -> tuple[str, ...]:
+async def known_dead(reader: Reader, kind: MemberKind) -> tuple[str, ...]:
     """Members of a kind on this host whose process is gone.
 
     Processes of containers often get the same number again, so a member with our own number is one of the past,
@@ -47,7 +47,7 @@ def known_dead(reader: Reader, kind: MemberKind) -> tuple[str, ...]:
     here = host_name()
     return tuple(
         member.member_id
-        for member in reader.members(kind, 0)
+        for member in await reader.members(kind, 0)
         if member.host == here and member.member_id not in _alive_here and not _runs(member.pid)
     )
 

@@ -92,3 +92,7 @@ class CommandFailed(LedgerError):
 
 class LedgerUnavailable(LedgerError):
     """The ledger cannot be written (disk full, read-only, locked); the cause is chained."""
+
+
+class SchemaError(Exception):
+    """The database's schema is not the one this code works with; the message names the fixing command."""

@@ -6,11 +6,10 @@ keys too, so everything is compared in one pass over parallel streams, with some
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -19,10 +18,11 @@ from rollbook_projections import HistoryRows, Recorded, RolloutState, Row, add_h
 
 from . import codec
 from . import statements as sql
-from .engines import parse_url, reader_engine
+from .database import Snapshot, database_of
 from .refusals import LedgerUnavailable
-from .schema import check
+from .schema import check_database
 from .transaction import Head, QueueCount
+from .urls import parse_url
 
 MAX_DIFFERENCES = 20
 ABSENT = "no row"
@@ -30,11 +30,7 @@ PRESENT = "a row"
 SHOWN_CHARACTERS = 200
 CHUNK_EVENTS = 1_000
 
-# The payload as bytes: text that is damaged must not end the pass where it cannot be decoded.
-_EVENTS = """
-    SELECT position, number, seq, type, version, recorded_at, CAST(payload AS BLOB), hash FROM events
-    WHERE (number, seq) > (0, 0) ORDER BY number, seq
-"""
+_EVENT_COLUMNS = ("position", "number", "seq", "type", "version", "recorded_at", "payload", "hash")
 # Plain texts: SQLAlchemy's own kind of them has no JSON form.
 _KEYS = {str(table.name): len(table.primary_key.columns) for table in tables.HISTORY_TABLES}
 _COLUMNS = {str(table.name): [str(column.name) for column in table.columns] for table in tables.HISTORY_TABLES}
@@ -95,9 +91,9 @@ def replay(url: str | sa.URL) -> Replay:
         SchemaError: there is no ledger, or one of another version.
         LedgerUnavailable: the database cannot be read, or its events do not fold (`verify_replay` names which).
     """
-    with _snapshot(url) as db:
+    with _snapshot(url) as snapshot:
         totals = _Totals()
-        for chunk in _fold(db):
+        for chunk in _fold(snapshot):
             for error in chunk.errors.values():
                 raise LedgerUnavailable(f"{error}; look for damage with `rollbook audit verify`")
             totals.add(chunk)
@@ -119,11 +115,11 @@ def verify(url: str | sa.URL) -> Verification:
         SchemaError: there is no ledger, or one of another version.
         LedgerUnavailable: the database cannot be read.
     """
-    with _snapshot(url) as db:
-        comparison = _Comparison(db)
+    with _snapshot(url) as snapshot:
+        comparison = _Comparison(snapshot)
         totals = _Totals()
         events = rollouts = 0
-        for chunk in _fold(db):
+        for chunk in _fold(snapshot):
             events += chunk.events
             rollouts += len(chunk.states) + len(chunk.errors)
             totals.add(chunk)
@@ -137,34 +133,27 @@ def verify(url: str | sa.URL) -> Verification:
 
 
 @contextmanager
-def _snapshot(url: str | sa.URL) -> Iterator[sqlite3.Connection]:
-    parsed = parse_url(url) if isinstance(url, str) else url
-    check(parsed)
-    engine = reader_engine(parsed)
-    try:
-        held = engine.raw_connection()
-        try:
-            db = cast("sqlite3.Connection", held.driver_connection)
-            db.execute("BEGIN")
-            yield db
-            db.execute("ROLLBACK")
-        finally:
-            held.invalidate()
-    except (sqlite3.DatabaseError, sa.exc.DBAPIError) as error:
-        raise LedgerUnavailable(
-            f"the ledger cannot be read: {error}; look for damage with `rollbook audit verify`"
-        ) from error
-    finally:
-        engine.dispose()
+def _snapshot(url: str | sa.URL) -> Iterator[Snapshot]:
+    database = database_of(parse_url(url) if isinstance(url, str) else url)
+    check_database(database)
+    with database.snapshot() as snapshot:
+        yield snapshot
 
 
-def _fold(db: sqlite3.Connection) -> Iterator[_Chunk]:
+def _events(snapshot: Snapshot) -> Iterator[Row]:
+    """All events, rollout by rollout."""
+    stream = snapshot.stream("events", _EVENT_COLUMNS, ("number", "seq"))
+    while rows := stream.fetch(CHUNK_EVENTS):
+        yield from rows
+
+
+def _fold(snapshot: Snapshot) -> Iterator[_Chunk]:
     """Every rollout's events folded, in the order of their numbers."""
     decode = codec.decode
     chunk = _Chunk([], defaultdict(list), {})
     number = 0
     state: RolloutState | None = None
-    for position, owner, seq, kind, version, recorded_at, payload, digest in db.execute(_EVENTS):
+    for position, owner, seq, kind, version, recorded_at, payload, digest in _events(snapshot):
         if owner != number:
             if state is not None:
                 chunk.states.append(state)
@@ -221,12 +210,11 @@ class _Totals:
 class _LiveRows:
     """A table's rows in the order of its key, whose first column is the rollout's number."""
 
-    def __init__(self, db: sqlite3.Connection, table: str) -> None:
+    def __init__(self, snapshot: Snapshot, table: str) -> None:
         self.table = table
         self.columns = _COLUMNS[table]
         self.key_size = _KEYS[table]
-        key = ", ".join(self.columns[: self.key_size])
-        self._cursor = db.execute(f"SELECT {', '.join(self.columns)} FROM {table} ORDER BY {key}")
+        self._stream = snapshot.stream(table, self.columns, self.columns[: self.key_size])
         self._ahead: list[Row] = []
 
     def next(self, count: int) -> list[Row]:
@@ -234,12 +222,12 @@ class _LiveRows:
         found = self._ahead
         self._ahead = []
         if len(found) < count:
-            found.extend(self._cursor.fetchmany(count - len(found)))
+            found.extend(self._stream.fetch(count - len(found)))
         return found
 
     def until(self, number: int, found: list[Row]) -> list[Row]:
         """``found`` (the rows of `next`) cut or continued to the last row of a rollout number."""
-        while (not found or found[-1][0] <= number) and (more := self._cursor.fetchmany(CHUNK_EVENTS)):
+        while (not found or found[-1][0] <= number) and (more := self._stream.fetch(CHUNK_EVENTS)):
             found.extend(more)
         end = len(found)
         while end and found[end - 1][0] > number:
@@ -251,11 +239,11 @@ class _LiveRows:
 class _Comparison:
     """Fresh rows against live ones, as a merge of streams."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         self.differences: list[Difference] = []
-        self._db = db
-        self._rollouts = _LiveRows(db, "rollouts")
-        self._history = [_LiveRows(db, str(table.name)) for table in tables.HISTORY_TABLES]
+        self._snapshot = snapshot
+        self._rollouts = _LiveRows(snapshot, "rollouts")
+        self._history = [_LiveRows(snapshot, str(table.name)) for table in tables.HISTORY_TABLES]
 
     @property
     def full(self) -> bool:
@@ -278,14 +266,14 @@ class _Comparison:
     def totals(self, expected: Replay) -> None:
         """Compare the counters."""
         names = ("position", "number", "events")
-        found = self._db.execute(sql.SELECT_HEAD).fetchall()
+        found = self._snapshot.rows(sql.SELECT_HEAD)
         for head in found:
             for name, want, have in zip(names, msgspec.structs.astuple(expected.head), head, strict=True):
                 if want != have:
                     self._differ("ledger_head", "1", name, want, have)
         if not found:
             self._differ("ledger_head", "1", "*", PRESENT, ABSENT)
-        live = {row[0]: QueueCount(row[1], row[2]) for row in self._db.execute(sql.SELECT_COUNTS)}
+        live = {row[0]: QueueCount(row[1], row[2]) for row in self._snapshot.rows(sql.SELECT_COUNTS)}
         for queue in sorted(expected.queues.keys() | live.keys()):
             want, have = expected.queues.get(queue, QueueCount()), live.get(queue, QueueCount())
             for column in ("queued", "running"):

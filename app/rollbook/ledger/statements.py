@@ -1,130 +1,98 @@
-"""The ledger's SQL for SQLite, built once from the declared tables.
+"""The ledger's reads in SQL, written once for all databases; parameters are marked `?`.
 
-Rows go in by multi-row `VALUES` of a few fixed sizes: one statement keeps the interpreter's lock released for the
-whole insert, where `executemany` takes it back for each row.
+A `Dialect` says the little that differs: how a row is found by any of several values, and by which index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from msgspec.structs import fields
 
-from rollbook_projections import RolloutState, tables
+from rollbook_projections import RolloutState, Row, tables
 
-SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+Query = tuple[str, Sequence[Any]]
+type Steps[Result] = Generator[Query, list[Row], Result]
+"""Work that reads as it goes: it yields queries, is sent their rows, and returns its result. Whoever holds the
+connection drives it, so the same rules run on any driver, waiting or not."""
+
 STATE_COLUMNS = tuple(field.name for field in fields(RolloutState))
-_FIXED_COLUMNS = {
-    "number",
-    "rollout_id",
-    "queue",
-    "max_attempts",
-    "lease_digest",
-    "lease_timeout_us",
-    "admitted_at",
-    "agent_timeout_us",
-    "request_position",
-}
+FIXED_COLUMNS = frozenset(
+    {
+        "number",
+        "rollout_id",
+        "queue",
+        "max_attempts",
+        "lease_digest",
+        "lease_timeout_us",
+        "admitted_at",
+        "agent_timeout_us",
+        "request_position",
+    }
+)
+"""What never changes once a rollout is admitted."""
+
+LARGEST_CHOICE = 256
+"""How many values one statement looks for at most."""
+
 SELECT_STATE = f"SELECT {', '.join(STATE_COLUMNS)} FROM rollouts"
-
-
-def values(width: int, rows: int) -> str:
-    """`(?, ?), (?, ?)` for so many rows."""
-    row = f"({', '.join('?' * width)})"
-    return ", ".join([row] * rows)
-
-
-class RowInsert:
-    """An insert of any number of rows into one table."""
-
-    def __init__(self, table: str, columns: Sequence[str], suffix: str = "") -> None:
-        head = f"INSERT INTO {table} ({', '.join(columns)}) VALUES "
-        self._texts = {size: f"{head}{values(len(columns), size)}{suffix}" for size in SIZES}
-
-    def chunks(self, rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
-        """Statements with their parameters."""
-        start = 0
-        left = len(rows)
-        for size in SIZES:
-            while left >= size:
-                part = rows[start : start + size]
-                yield self._texts[size], [value for row in part for value in row]
-                start += size
-                left -= size
-
-
-def _table_insert(table: sa.Table) -> RowInsert:
-    return RowInsert(table.name, [column.name for column in table.columns])
-
-
-def _assignments(columns: Iterable[str]) -> str:
-    return ", ".join(f"{name} = excluded.{name}" for name in columns)
-
-
-INSERT_EVENTS = _table_insert(tables.events)
-INSERT_SECRETS = _table_insert(tables.secrets)
-INSERT_HISTORY = {table.name: _table_insert(table) for table in tables.HISTORY_TABLES}
-UPSERT_ROLLOUTS = RowInsert(
-    "rollouts",
-    STATE_COLUMNS,
-    f" ON CONFLICT (number) DO UPDATE SET {_assignments(c for c in STATE_COLUMNS if c not in _FIXED_COLUMNS)}",
-)
-UPSERT_COUNTS = RowInsert(
-    "queue_counts",
-    ("queue", "queued", "running"),
-    f" ON CONFLICT (queue) DO UPDATE SET {_assignments(('queued', 'running'))}",
-)
-
 SELECT_HEAD = "SELECT position, number, events FROM ledger_head WHERE id = 1"
-UPDATE_HEAD = "UPDATE ledger_head SET position = ?, number = ?, events = ? WHERE id = 1"
 SELECT_COUNTS = "SELECT queue, queued, running FROM queue_counts"
 SELECT_API_SEEN = "SELECT coalesce(max(beat_at), 0) FROM members WHERE kind = 'api'"
 SELECT_EVENT_HASH = "SELECT hash FROM events WHERE position = ?"
-
-
-def _by_index(index: sa.Index, condition: str) -> str:
-    # The planner knows no counts: left alone, it walks through all rollouts there ever were to spare itself a sort.
-    return f"{SELECT_STATE} INDEXED BY {index.name} WHERE {condition}"
-
-
-SELECT_LIVE = _by_index(tables.LIVE_INDEX, tables.LIVE)
-SELECT_EXPIRED = f"{SELECT_LIVE} AND lease_expires_at <= ? AND lease_expires_at <= ? ORDER BY number LIMIT ?"
 SELECT_LATE = (
     f"{SELECT_STATE} WHERE {tables.CLAIMABLE} AND agent_deadline_at IS NOT NULL AND agent_deadline_at <= ?"
     " ORDER BY agent_deadline_at LIMIT ?"
 )
-SELECT_ORPHANED = (
-    f"{_by_index(tables.OWNED_INDEX, tables.OWNED)} AND NOT EXISTS (SELECT 1 FROM members m"
-    " WHERE m.member_id = rollouts.scheduler AND m.stopped_at IS NULL) ORDER BY scheduler, number LIMIT ?"
-)
-_FINISHED_SINCE = f"{_by_index(tables.FINISHED_INDEX, tables.FINISHED)} AND finished_at >= ?"
 
 
-def select_by_ids(count: int) -> tuple[str, int]:
-    """The statement that reads states by id, and how many parameters it takes (pad with nulls)."""
-    size = next((size for size in reversed(SIZES) if size >= count), SIZES[0])
-    return _SELECT_BY_IDS[size], size
+class Dialect(Protocol):
+    """What one database says in its own way."""
+
+    def by_index(self, index: sa.Index) -> str:
+        """What follows a table's name so that its rows are found by this index; empty where the planner knows."""
+
+    def is_any(self, column: str, values: Sequence[Any]) -> Query:
+        """A condition that holds where the column is one of the values (`LARGEST_CHOICE` at most)."""
 
 
-_SELECT_BY_IDS = {size: f"{SELECT_STATE} WHERE rollout_id IN ({', '.join('?' * size)})" for size in SIZES}
+class Statements:
+    """The statements that differ between databases, for one of them."""
 
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.select_live = self._by_index(tables.LIVE_INDEX, tables.LIVE)
+        self.select_expired = (
+            f"{self.select_live} AND lease_expires_at <= ? AND lease_expires_at <= ? ORDER BY number LIMIT ?"
+        )
+        self.select_orphaned = (
+            f"{self._by_index(tables.OWNED_INDEX, tables.OWNED)} AND NOT EXISTS (SELECT 1 FROM members m"
+            " WHERE m.member_id = rollouts.scheduler AND m.stopped_at IS NULL) ORDER BY scheduler, number LIMIT ?"
+        )
+        self._finished_since = f"{self._by_index(tables.FINISHED_INDEX, tables.FINISHED)} AND finished_at >= ?"
 
-def select_claimable(queues: int) -> str:
-    """The oldest waiting rollouts of so many queues after a number; the last parameter is the limit."""
-    marks = ", ".join("?" * queues)
-    return f"{SELECT_STATE} WHERE {tables.CLAIMABLE} AND queue IN ({marks}) AND number > ? ORDER BY number LIMIT ?"
+    def _by_index(self, index: sa.Index, condition: str) -> str:
+        return f"{SELECT_STATE}{self.dialect.by_index(index)} WHERE {condition}"
 
+    def states(self, column: str, values: Sequence[Any]) -> Iterator[Query]:
+        """What reads the states whose column is any of the values."""
+        for start in range(0, len(values), LARGEST_CHOICE):
+            condition, parameters = self.dialect.is_any(column, values[start : start + LARGEST_CHOICE])
+            yield f"{SELECT_STATE} WHERE {condition}", parameters
 
-def select_cancellable(prefix: str | None) -> tuple[str, tuple[str, ...]]:
-    """All live rollouts, or those whose id starts with ``prefix``, and those that ended since the last parameter.
+    def claimable(self, queues: Sequence[str], *, after: int, limit: int) -> Query:
+        """The oldest waiting rollouts of these queues after a number."""
+        condition, parameters = self.dialect.is_any("queue", queues)
+        text = f"{SELECT_STATE} WHERE {tables.CLAIMABLE} AND {condition} AND number > ? ORDER BY number LIMIT ?"
+        return text, (*parameters, after, limit)
 
-    The statement's parameters are the returned ones, the time, and the returned ones again.
-    """
-    condition, bounds = prefix_range(prefix)
-    live = f"{SELECT_LIVE}{condition}"
-    return f"{live} UNION ALL {_FINISHED_SINCE}{condition}", bounds
+    def cancellable(self, prefix: str | None, since: int) -> Query:
+        """All live rollouts, or those whose id starts with ``prefix``, and those that ended since then."""
+        condition, bounds = prefix_range(prefix)
+        text = f"{self.select_live}{condition} UNION ALL {self._finished_since}{condition}"
+        return text, (*bounds, since, *bounds)
 
 
 def prefix_range(prefix: str | None) -> tuple[str, tuple[str, ...]]:
@@ -147,3 +115,12 @@ def successor(prefix: str) -> str | None:
             return prefix[:-1] + chr(code)
         prefix = prefix[:-1]
     return None
+
+
+def storable(text: str) -> bool:
+    """Whether a database can be asked for it: texts with a lone surrogate or a NUL exist nowhere."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text

@@ -58,6 +58,10 @@ class Attempts:
         """The last attempt owned of a rollout, by its number."""
         return self._by_number.get(number)
 
+    def known(self) -> set[tuple[int, int]]:
+        """Rollout number and attempt of all that are owned, reported ones included."""
+        return {(attempt.number, attempt.attempt) for attempt in self._by_key.values()}
+
     def unreported(self) -> list[Attempt]:
         """Those whose end is not known yet."""
         return [attempt for attempt in self._by_key.values() if not attempt.reported]

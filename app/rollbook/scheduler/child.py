@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
+from rollbook.ledger.clock import host_clock_us
 from rollbook.ledger.secrets import KEY_VARIABLE
-from rollbook.ledger.sqlite import clock_us
-from rollbook.settings import HINT_VARIABLE, SCHEDULER_SETTINGS_VARIABLE
+from rollbook.settings import DATABASE_VARIABLE, HINT_VARIABLE, SCHEDULER_SETTINGS_VARIABLE
 from rollbook.supervisor import LIFELINE_VARIABLE
 from rollbook_client.events import Phase
 
@@ -37,7 +37,9 @@ LEFTOVER_SEC = 10.0
 """How long a runner whose backend has shut down may take to exit."""
 LAST_WORDS_SEC = 1.0
 """How long a dead runner's pipe is read for what it still holds; processes that user code forked may keep it open."""
-PRIVATE_VARIABLES = frozenset({KEY_VARIABLE, SCHEDULER_SETTINGS_VARIABLE, HINT_VARIABLE, LIFELINE_VARIABLE})
+PRIVATE_VARIABLES = frozenset(
+    {KEY_VARIABLE, DATABASE_VARIABLE, SCHEDULER_SETTINGS_VARIABLE, HINT_VARIABLE, LIFELINE_VARIABLE}
+)
 
 
 class Running:
@@ -51,7 +53,7 @@ class Running:
         self.phase: Phase = "running"
         self.told: tuple[Phase, ...] = ()
         """The phases whose beginning was passed on."""
-        self.entered_at = clock_us()
+        self.entered_at = host_clock_us()
         """When the phase began, by the wall clock (microseconds)."""
         self.cancelled_at: float | None = None
         self.ends_at = None if deadline.agent_left_sec is None else now + max(deadline.agent_left_sec, 0.0)
@@ -59,7 +61,7 @@ class Running:
     def enter(self, phase: Phase, now: float) -> None:
         """A grader has a budget of its own."""
         self.phase = phase
-        self.entered_at = clock_us()
+        self.entered_at = host_clock_us()
         self.told = (*self.told, phase)
         if phase == "grading":
             grader = self.deadline.grader_sec

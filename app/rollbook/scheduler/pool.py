@@ -7,7 +7,7 @@ import logging
 
 import msgspec
 
-from rollbook.ledger.sqlite import clock_us
+from rollbook.ledger.clock import host_clock_us
 from rollbook_client.events import Phase, StageSpan
 
 from .child import Child, ChildEvents, Running
@@ -222,7 +222,7 @@ def condemn(child: Child, stalled_sec: float, now: float, *, clean_up_sec: float
 def _ending(running: Running, *, cancelled: bool, where: str | None) -> Finished:
     key = running.assignment.key
     grading = running.phase == "grading"
-    span = StageSpan("grading" if grading else "agent", running.entered_at, max(clock_us(), running.entered_at))
+    span = StageSpan("grading" if grading else "agent", running.entered_at, max(host_clock_us(), running.entered_at))
     if cancelled:
         return Finished(key=key, status="cancelled", spans=(span,))
     who, limit = ("grader", running.deadline.grader_sec) if grading else ("workflow", running.deadline.agent_sec)

@@ -13,11 +13,11 @@ import sys
 import msgspec
 import uvloop
 
-from rollbook.ledger.engines import DatabaseUrlError
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerError, QueueTaken
 from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.secrets import SecretKeyError
+from rollbook.ledger.urls import DatabaseUrlError
 from rollbook.logs import log_to_stderr
 from rollbook.settings import HINT_VARIABLE, SCHEDULER_SETTINGS_VARIABLE, SchedulerSettings
 from rollbook.supervisor import EX_CONFIG, LIFELINE_VARIABLE

@@ -22,9 +22,8 @@ from rollbook.ledger.liveness import host_name, joined, known_dead, left
 from rollbook.ledger.reader import Work
 from rollbook.ledger.refusals import LedgerUnavailable, SchedulerGone
 from rollbook.ledger.secrets import SecretKeyError
-from rollbook.ledger.sqlite import clock_us
 from rollbook.settings import SchedulerSettings
-from rollbook_client.events import Phase
+from rollbook_client.events import Phase, StageSpan
 from rollbook_projections import RolloutState
 
 from .attempts import Attempt, Attempts
@@ -59,6 +58,7 @@ class Scheduler:
         self._recorder = Recorder(ledger, self._attempts.forget)
         self._claiming = True
         self._claim_under_way = False
+        self._claims_made = 0
         self._releasing = False
         self._beaten_at = 0.0
         self._told_capacity = 0
@@ -99,7 +99,7 @@ class Scheduler:
                 entrypoint=settings.entrypoint,
                 queues=settings.queues,
                 capacity=self._pool.capacity,
-                known_dead=known_dead(self._ledger.reader, "scheduler"),
+                known_dead=await known_dead(self._ledger.reader, "scheduler"),
             )
         )
         self._beaten_at = asyncio.get_running_loop().time()
@@ -109,16 +109,17 @@ class Scheduler:
     async def _claim_once(self) -> None:
         while self._claiming:
             limit = min(self._pool.free, CLAIM_LIMIT)
-            counts = self._ledger.reader.counts()
+            counts = await self._ledger.reader.counts()
             waiting = sum(counts[queue].queued for queue in self._settings.queues if queue in counts)
             if limit <= 0 or waiting <= 0:
                 return
             self._claim_under_way = True
+            self._claims_made += 1
             try:
                 claimed = await self._ledger.submit(
                     cmd.Claim(scheduler=self.member_id, queues=self._settings.queues, limit=limit)
                 )
-                self._dispatch(claimed)
+                await self._dispatch(claimed)
             except SchedulerGone:
                 self._beats.wake()
                 return
@@ -127,18 +128,26 @@ class Scheduler:
             if not claimed and waiting <= limit:
                 return
 
-    def _dispatch(self, claimed: tuple[RolloutState, ...]) -> None:
-        works = {work.state.number: work for work in self._ledger.reader.work(claimed)}
-        for state in claimed:
-            attempt = self._attempts.own(state, now_us=clock_us())
-            work = works.get(state.number)
+    async def _dispatch(self, claimed: tuple[RolloutState, ...]) -> None:
+        # Owned before anything is waited for: what the feed tells of them meanwhile must find them.
+        now = self._ledger.clock()
+        attempts = [self._attempts.own(state, now_us=now) for state in claimed]
+        try:
+            works = {work.state.number: work for work in await self._ledger.reader.work(claimed)}
+        except LedgerUnavailable as error:
+            for attempt in attempts:
+                self.lost(Lost(attempt.key, f"its request could not be read: {error}", released=True))
+            raise
+        for attempt in attempts:
+            work = works.get(attempt.number)
+            if self._attempts.get(attempt.key) is None:
+                continue  # this scheduler was declared dead meanwhile: the rollout is another one's
             if work is None:
                 self.lost(Lost(attempt.key, "its secrets were gone when the attempt started"))
             elif self._pool.free <= 0:
                 # A runner died or was given up since the claim was sent.
                 self.lost(Lost(attempt.key, "no runner had a slot for it any more", released=True))
-            elif not _is_wanted(attempt, work.state):
-                # What the feed told between the claim and now found no attempt of ours.
+            elif attempt.cancelled or not _is_wanted(attempt, work.state):
                 self.finished(Finished(attempt.key, "cancelled"))
             else:
                 self._start(attempt, work)
@@ -236,12 +245,17 @@ class Scheduler:
                 trajectory_saved=report.trajectory_saved,
                 err_message=report.err_message,
                 err_category=report.err_category,
-                spans=(attempt.queued, *report.spans),
+                spans=(attempt.queued, *self._as_the_ledger_counts(report.spans)),
                 rewards=rewards,
                 metrics=tuple(cmd.Score(name, value) for name, value in report.metrics.items()),
             ),
             ends=report.key,
         )
+
+    def _as_the_ledger_counts(self, spans: tuple[StageSpan, ...]) -> tuple[StageSpan, ...]:
+        """A runner's spans, which are its host's time, by the clock that everything else in the ledger goes by."""
+        skew = self._ledger.skew_us()
+        return tuple(StageSpan(span.stage, span.started_at + skew, span.ended_at + skew) for span in spans)
 
     def lost(self, loss: Lost) -> None:
         """An execution is gone: give its rollout back."""
@@ -283,7 +297,7 @@ class Scheduler:
             raise
         else:
             self._beaten_at = now
-            self._reconcile()
+            await self._reconcile()
 
     def _trouble(self) -> str | None:
         troubles = [f"{loop.name}: {loop.trouble}" for loop in self.loops if loop.trouble]
@@ -306,21 +320,28 @@ class Scheduler:
             self._pool.cancel(attempt.key)
             self._attempts.forget(attempt.key)
 
-    def _reconcile(self) -> None:
+    async def _reconcile(self) -> None:
         """Compare our attempts with the ledger's: what the feed tells is a hint, and a claim's answer can be lost."""
-        if self._claim_under_way:
+        claims, member_id = self._claims_made, self.member_id
+        before = self._attempts.unreported()
+        known_before = self._attempts.known()
+        owned = {state.number: state for state in await self._ledger.reader.owned_by(member_id)}
+        if member_id != self.member_id:
             return
-        owned = {state.number: state for state in self._ledger.reader.owned_by(self.member_id)}
-        for attempt in self._attempts.unreported():
+        for attempt in before:
             state = owned.get(attempt.number)
+            if attempt.reported:
+                continue  # while the ledger was read
             if state is None:
                 self._cancel(attempt)
             else:
                 self._judge(attempt, state)
+        if self._claim_under_way or claims != self._claims_made:
+            return  # what the ledger shows as ours may just not be known here yet
+        known = known_before | self._attempts.known()
         for state in owned.values():
-            known = self._attempts.of(state.number)
-            if known is None or known.attempt != state.attempt:
-                dropped = self._attempts.own(state, now_us=clock_us())
+            if (state.number, state.attempt) not in known:
+                dropped = self._attempts.own(state, now_us=self._ledger.clock())
                 reason = "its scheduler knew nothing of it: the claim's answer was lost, or it was stopped meanwhile"
                 self.lost(Lost(dropped.key, reason, released=True))
 

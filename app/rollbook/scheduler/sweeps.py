@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.ledger import Ledger
-from rollbook.ledger.sqlite import clock_us
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +21,7 @@ class Sweeper:
 
     async def run_once(self) -> None:
         """One look at everything; full portions are followed by another one."""
-        for command in self._due():
+        for command in await self._due():
             while True:
                 done = await self._ledger.submit(command)
                 if done:
@@ -30,13 +29,13 @@ class Sweeper:
                 if done < command.limit:
                     break
 
-    def _due(self) -> list[cmd.ExpireLeases | cmd.ExpireDeadlines | cmd.TakeOver]:
-        leases, deadlines, orphans = self._ledger.reader.sweep_due(clock_us())
+    async def _due(self) -> list[cmd.ExpireLeases | cmd.ExpireDeadlines | cmd.TakeOver]:
+        leases, deadlines, orphans = await self._ledger.reader.sweep_due(self._ledger.clock())
         due: list[cmd.ExpireLeases | cmd.ExpireDeadlines | cmd.TakeOver] = []
         if leases:
             due.append(cmd.ExpireLeases())
         if deadlines:
             due.append(cmd.ExpireDeadlines())
-        if orphans or self._ledger.reader.stale_schedulers(clock_us() - self._dead_after_us):
+        if orphans or await self._ledger.reader.stale_schedulers(self._ledger.clock() - self._dead_after_us):
             due.append(cmd.TakeOver(dead_after_us=self._dead_after_us, by=self._member_id()))
         return due

@@ -17,8 +17,8 @@ from typing import Any
 from litestar import Litestar
 
 from rollbook.backends.base import ExecutionBackend
-from rollbook.ledger.engines import DEFAULT_DATABASE_URL, parse_url
 from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.urls import DEFAULT_DATABASE_URL, parse_url
 from rollbook.logs import FORMAT
 from rollbook.scheduler.runner.logs import ScrubbingFilter, SecretRegistry
 from rollbook.scheduler.runner.thread import ThreadPool

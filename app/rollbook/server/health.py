@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from rollbook.ledger.ledger import Ledger
-from rollbook.ledger.sqlite import clock_us
 from rollbook_client.messages import RolloutLifecycle
 
 DEAD_AFTER_US = 15_000_000
@@ -50,7 +49,7 @@ class Health(msgspec.Struct, frozen=True):
     background: list[LoopTrouble]
 
 
-def take_health(
+async def take_health(
     ledger: Ledger, *, instance_id: str, process_id: str, accepting: bool, background: list[LoopTrouble]
 ) -> Health:
     """The deployment's health now.
@@ -58,9 +57,9 @@ def take_health(
     Raises:
         LedgerUnavailable: the ledger cannot be read.
     """
-    now = clock_us()
-    alive = ledger.reader.members("scheduler", now - DEAD_AFTER_US)
-    counts = ledger.reader.counts().values()
+    now = ledger.clock()
+    alive = await ledger.reader.members("scheduler", now - DEAD_AFTER_US)
+    counts = (await ledger.reader.counts()).values()
     queued = sum(count.queued for count in counts)
     running = sum(count.running for count in counts)
     schedulers = [

@@ -90,7 +90,7 @@ class ApiMember:
             host=host_name(),
             pid=os.getpid(),
             dead_after_us=DEAD_AFTER_US,
-            known_dead=known_dead(self._ledger.reader, "api"),
+            known_dead=await known_dead(self._ledger.reader, "api"),
         )
         if await self._ledger.submit(command):
             log.info("no other API was alive; live leases were extended")

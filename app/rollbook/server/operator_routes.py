@@ -28,7 +28,7 @@ def operator_routes(service: ApiService) -> list[HTTPRouteHandler]:
 
     @get("/health")
     async def health() -> ASGIResponse:
-        return _json(service.health())
+        return _json(await service.health())
 
     @get("/rollouts")
     async def rollouts(request: Request[Any, Any, Any]) -> ASGIResponse:

@@ -12,7 +12,6 @@ from rollbook.ledger.decide import MICROSECONDS
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import UnknownRollout, WrongLease
 from rollbook.ledger.secrets import token_digest
-from rollbook.ledger.sqlite import clock_us
 from rollbook_client.events import RolloutFinished
 from rollbook_projections import RolloutState
 
@@ -48,23 +47,25 @@ async def poll_rollout(
             state = await ledger.submit(Poll(rollout_id, token_digest(token)))
         except WrongLease:
             # Once a result is forgotten nobody learns that its token was wrong.
-            if retention_sec is not None and retention_is_over(ledger.reader.state(rollout_id), retention_sec):
-                raise UnknownRollout(rollout_id) from None
+            if retention_sec is not None:
+                found = await ledger.reader.state(rollout_id)
+                if retention_is_over(found, retention_sec, now_us=ledger.clock()):
+                    raise UnknownRollout(rollout_id) from None
             raise
-        if retention_is_over(state, retention_sec):
+        if retention_is_over(state, retention_sec, now_us=ledger.clock()):
             raise UnknownRollout(rollout_id)
         if state.finished_at is None and wait_sec > 0:
             state = await watch.change(state, wait_sec)
     if state.finished_at is None:
         return _encoder.encode(ResultBody(rollout_id, state.status))
-    return result_bytes(rollout_id, ledger.reader.result(state))
+    return result_bytes(rollout_id, await ledger.reader.result(state))
 
 
-def retention_is_over(state: RolloutState | None, retention_sec: float | None) -> bool:
-    """Whether a result's retention (seconds after its end) has passed."""
+def retention_is_over(state: RolloutState | None, retention_sec: float | None, *, now_us: int) -> bool:
+    """Whether a result's retention (seconds after its end) has passed at ``now_us``."""
     if state is None or retention_sec is None or state.finished_at is None:
         return False
-    return clock_us() - state.finished_at > retention_sec * MICROSECONDS
+    return now_us - state.finished_at > retention_sec * MICROSECONDS
 
 
 def result_bytes(rollout_id: str, finished: RolloutFinished) -> bytes:

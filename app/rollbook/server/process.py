@@ -20,11 +20,11 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from rollbook.ledger.engines import DatabaseUrlError
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerError
 from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.secrets import SecretKeyError
+from rollbook.ledger.urls import DatabaseUrlError
 from rollbook.settings import ApiSettings
 from rollbook.tuning import spare_the_collector
 

@@ -128,10 +128,10 @@ class RolloutRoutes:
         return Answer(200, json_bytes(CancelRolloutsResponse(dispositions=dict(found))))
 
     async def _status(self, scope: HTTPScope, receive: Receive, rollout_id: str) -> Answer:
-        return Answer(200, json_bytes(self._service.status(rollout_id)))
+        return Answer(200, json_bytes(await self._service.status(rollout_id)))
 
     async def _events(self, scope: HTTPScope, receive: Receive, rollout_id: str) -> Answer:
         query = parse_query(scope["query_string"], EventsQuery)
-        self._service.state(rollout_id)
+        await self._service.state(rollout_id)
         page = await events_page(self._service.ledger, after=query.after, limit=query.limit, rollout_id=rollout_id)
         return Answer(200, json_bytes(page))

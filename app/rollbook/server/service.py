@@ -14,7 +14,6 @@ from rollbook.ledger.commands import Cancel
 from rollbook.ledger.decide import MICROSECONDS
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerUnavailable, UnknownRollout
-from rollbook.ledger.sqlite import clock_us
 from rollbook.settings import ApiSettings
 from rollbook_client.messages import (
     CancelRolloutsRequest,
@@ -144,18 +143,18 @@ class ApiService:
             ids=None if request.ids is None else tuple(dict.fromkeys(request.ids)),
             prefix=request.prefix,
             everything=request.all,
-            listed_since=clock_us() - LISTED_FOR_US,
+            listed_since=self.ledger.clock() - LISTED_FOR_US,
         )
         return await self.ledger.submit(command)
 
-    def status(self, rollout_id: str) -> RolloutStatusResponse:
+    async def status(self, rollout_id: str) -> RolloutStatusResponse:
         """Where a rollout stands; no lease is needed and none is renewed.
 
         Raises:
             UnknownRollout: no such rollout, or its retention is over.
         """
-        state = self.state(rollout_id)
-        if retention_is_over(state, self.settings.result_retention_sec):
+        state = await self.state(rollout_id)
+        if retention_is_over(state, self.settings.result_retention_sec, now_us=self.ledger.clock()):
             raise UnknownRollout(rollout_id)
         status = RolloutStatus(state.status)
         return RolloutStatusResponse(
@@ -167,21 +166,21 @@ class ApiService:
             queue=state.queue,
         )
 
-    def state(self, rollout_id: str) -> RolloutState:
+    async def state(self, rollout_id: str) -> RolloutState:
         """A rollout's row.
 
         Raises:
             UnknownRollout: no such rollout.
         """
-        state = self.ledger.reader.state(rollout_id)
+        state = await self.ledger.reader.state(rollout_id)
         if state is None:
             raise UnknownRollout(rollout_id)
         return state
 
-    def health(self) -> Health:
+    async def health(self) -> Health:
         """The whole deployment's health as this process sees it; costs the same however much the ledger holds."""
         trouble = [LoopTrouble(name, text) for name, tell in self.loops.items() if (text := tell()) is not None]
-        return take_health(
+        return await take_health(
             self.ledger,
             instance_id=self.instance_id,
             process_id=self.process_id,

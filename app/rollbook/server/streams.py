@@ -60,7 +60,7 @@ async def event_stream(
     yield _PREAMBLE
     while open_to_all():
         try:
-            if ledger.reader.last_position() > after:
+            if await ledger.reader.last_position() > after:
                 page = await events_page(ledger, after=after, limit=PAGE_EVENTS)
                 if page.events:
                     after = page.next_after

@@ -34,6 +34,11 @@ def _text(name: str, *, null: bool = False, key: bool = False) -> sa.Column[Any]
     return _column(name, sa.Text(), null=null, key=key)
 
 
+def _id(name: str, *, key: bool = False) -> sa.Column[Any]:
+    # Compared by its bytes, as SQLite does by itself: prefixes are ranges.
+    return _column(name, sa.Text().with_variant(sa.Text(collation="C"), "postgresql"), key=key)
+
+
 def _bytes(name: str) -> sa.Column[Any]:
     return _column(name, sa.LargeBinary())
 
@@ -71,6 +76,19 @@ _SQLITE_GUARDS = {
         " BEGIN SELECT RAISE(ABORT, 'events are append-only: INSERT over or before an existing event refused'); END"
     ),
 }
+_POSTGRES_GUARDS = (
+    "CREATE FUNCTION refuse_event_change() RETURNS trigger LANGUAGE plpgsql AS $$"
+    " BEGIN RAISE EXCEPTION 'events are append-only: % refused', TG_OP; END $$",
+    # For each statement: one that would change no row is refused too.
+    "CREATE TRIGGER events_append_only BEFORE UPDATE OR DELETE ON events"
+    " FOR EACH STATEMENT EXECUTE FUNCTION refuse_event_change()",
+    "CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON events"
+    " FOR EACH STATEMENT EXECUTE FUNCTION refuse_event_change()",
+)
+_GUARDS = {
+    "sqlite": tuple(f"CREATE TRIGGER {name} {body}" for name, body in _SQLITE_GUARDS.items()),
+    "postgresql": _POSTGRES_GUARDS,
+}
 
 
 def upgrade() -> None:
@@ -86,15 +104,23 @@ def upgrade() -> None:
         _bytes("hash"),
         sa.UniqueConstraint("number", "seq", name="events_number_seq"),
     )
-    op.create_table("ledger_head", _int("id", key=True), _big("position"), _big("number"), _big("events"))
+    op.create_table(
+        "ledger_head",
+        _int("id", key=True),
+        _big("position"),
+        _big("number"),
+        _big("events"),
+        # Changed by each batch: room for many versions in one page.
+        postgresql_with={"fillfactor": 10},
+    )
     op.execute("INSERT INTO ledger_head (id, position, number, events) VALUES (1, 0, 0, 0)")
     op.create_table(
         "rollouts",
         _big("number", key=True),
-        _text("rollout_id"),
+        _id("rollout_id"),
         _int("seq"),
         _bytes("head"),
-        _text("queue"),
+        _id("queue"),
         _text("status"),
         _int("attempt"),
         _int("attempts_counted"),
@@ -114,6 +140,7 @@ def upgrade() -> None:
         _big("result_position", null=True),
         _text("err_category", null=True),
         sa.UniqueConstraint("rollout_id", name="rollouts_rollout_id"),
+        postgresql_with={"fillfactor": 85},
     )
     for name, columns, where in (
         ("rollouts_claimable", ["queue", "number"], _CLAIMABLE),
@@ -123,7 +150,9 @@ def upgrade() -> None:
         ("rollouts_finished", ["finished_at"], "finished_at IS NOT NULL"),
     ):
         op.create_index(name, "rollouts", columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
-    op.create_table("queue_counts", _text("queue", key=True), _big("queued"), _big("running"))
+    op.create_table(
+        "queue_counts", _id("queue", key=True), _big("queued"), _big("running"), postgresql_with={"fillfactor": 20}
+    )
     for name, own in HISTORY.items():
         key = (_big("number", key=True), _big("position", key=True))
         op.create_table(name, *key, *own, sqlite_with_rowid=False)
@@ -146,13 +175,18 @@ def upgrade() -> None:
     dialect = op.get_context().dialect.name
     for name, text in VIEWS_1.items():
         op.execute(sa.text(f"CREATE VIEW {name} AS {view_sql(text, dialect)}".replace(":", r"\:")))
-    for name, body in _SQLITE_GUARDS.items():
-        op.execute(sa.text(f"CREATE TRIGGER {name} {body}".replace(":", r"\:")))
+    for statement in _GUARDS[dialect]:
+        op.execute(sa.text(statement.replace(":", r"\:")))
 
 
 def downgrade() -> None:
-    for name in _SQLITE_GUARDS:
-        op.execute(f"DROP TRIGGER {name}")
+    if op.get_context().dialect.name == "postgresql":
+        op.execute("DROP TRIGGER events_append_only ON events")
+        op.execute("DROP TRIGGER events_no_truncate ON events")
+        op.execute("DROP FUNCTION refuse_event_change")
+    else:
+        for name in _SQLITE_GUARDS:
+            op.execute(f"DROP TRIGGER {name}")
     for name in VIEWS_1:
         op.execute(f"DROP VIEW {name}")
     for name in ("member_queues", "members", "secrets", *HISTORY, "queue_counts", "rollouts", "ledger_head", "events"):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from rollbook.ledger.engines import parse_url
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.schema import upgrade
+from rollbook.ledger.urls import parse_url
 from tests.support.ledger import Writing, writing
 
 DATABASES = ("sqlite",)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rollbook.ledger.audit import MAX_FINDINGS, Finding, audit
-from rollbook.ledger.engines import parse_url
 from rollbook.ledger.schema import SchemaError, upgrade
+from rollbook.ledger.urls import parse_url
 from tests.support.ledger import (
     Writing,
     admit,

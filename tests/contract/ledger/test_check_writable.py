@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from rollbook.ledger.engines import lock_path
-from rollbook.ledger.locks import FileLock
 from rollbook.ledger.refusals import LedgerUnavailable
-from rollbook.ledger.sqlite import SqliteStore
+from rollbook.ledger.sqlite.engines import lock_path
+from rollbook.ledger.sqlite.locks import FileLock
+from rollbook.ledger.sqlite.store import SqliteStore
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ async def test_rollout_goes_its_whole_way(ledger: Ledger, database_url: str) -> 
     assert (admitted.status, admitted.seq) == ("queued", 1)
     (claimed,) = await ledger.submit(claim())
     assert (claimed.rollout_id, claimed.attempt, claimed.scheduler) == ("r-1", 1, "s-1")
-    (work,) = ledger.reader.work([claimed])
+    (work,) = await ledger.reader.work([claimed])
     assert bytes(work.request.request) == REQUEST
     assert work.sealed == b"sealed"
     assert (await ledger.submit(enter())).status == "running"
@@ -53,8 +53,8 @@ async def test_rollout_goes_its_whole_way(ledger: Ledger, database_url: str) -> 
     finished = await ledger.submit(finish(sample=b'{"reward":1.0}'))
     assert (finished.status, finished.active) == ("success", False)
     assert (await ledger.submit(poll())) == finished
-    assert ledger.reader.state("r-1") == finished
-    result = ledger.reader.result(finished)
+    assert await ledger.reader.state("r-1") == finished
+    result = await ledger.reader.result(finished)
     assert isinstance(result, RolloutFinished)
     assert result.sample is not None
     assert bytes(result.sample) == b'{"reward":1.0}'

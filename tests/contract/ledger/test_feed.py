@@ -251,15 +251,15 @@ async def test_read_that_fails_is_repeated(
     states = other.reader.states
     troubles: list[str | None] = []
 
-    def failing(numbers: list[int]) -> list[RolloutState]:
+    async def failing(numbers: list[int]) -> list[RolloutState]:
         if next(fail, False):
             raise error
         troubles.append(other.feed.trouble)
-        return states(numbers)
+        return await states(numbers)
 
     monkeypatch.setattr(other.reader, "states", failing)
     with other.feed.watch("r-1") as watch:
-        state = other.reader.state("r-1")
+        state = await other.reader.state("r-1")
         assert state is not None
         waiting = asyncio.ensure_future(changed(state, watch))
         await ledger.submit(cancel("r-1"))

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from rollbook.ledger.batch import Committed
 from rollbook.ledger.commands import Command
-from rollbook.ledger.engines import database_path, lock_path
-from rollbook.ledger.locks import FileLock
-from rollbook.ledger.sqlite import Committed, SqliteStore
-from rollbook.ledger.writer import INLINE_BATCH, INLINE_LIMIT_SEC, GroupCommitWriter, Pace
+from rollbook.ledger.sqlite.committer import INLINE_BATCH, INLINE_LIMIT_SEC, Pace, StoreCommitter
+from rollbook.ledger.sqlite.engines import database_path, lock_path
+from rollbook.ledger.sqlite.locks import FileLock
+from rollbook.ledger.sqlite.store import SqliteStore
+from rollbook.ledger.writer import GroupCommitWriter
 from tests.support.ledger import admit
 
 
@@ -76,6 +78,12 @@ class NotingStore:
     def run_now(self, commands: list[Command[Any]]) -> Committed | None:
         return None if self.busy else self.run(commands)
 
+    def guard_leases(self, silence_us: int) -> None:
+        return None
+
+    def stop_guarding(self) -> None:
+        return None
+
     def close(self) -> None:
         return None
 
@@ -83,7 +91,7 @@ class NotingStore:
 @pytest.mark.parametrize("busy", [False, True])
 async def test_the_loop_writes_unless_others_have_their_turn(busy: bool) -> None:
     store = NotingStore(busy=busy)
-    writer = GroupCommitWriter(store, lambda committed: None)
+    writer = GroupCommitWriter(StoreCommitter(store), lambda committed: None)
     writer.start()
     async with asyncio.timeout(10):
         await asyncio.gather(*(writer.submit(admit(f"r-{number}")) for number in range(3)))

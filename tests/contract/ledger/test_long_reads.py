@@ -6,9 +6,10 @@ import contextlib
 
 import pytest
 
-from rollbook.ledger import engines
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerUnavailable
+from rollbook.ledger.sqlite import engines
+from rollbook.ledger.sqlite.reads import SqliteReads
 from tests.support.ledger import admit
 
 
@@ -18,10 +19,11 @@ async def test_read_that_gets_no_turn_is_refused_and_the_next_one_is_not(
     monkeypatch.setattr(engines, "LONG_READ_WAIT_SEC", 0.01)
     await ledger.submit(admit("r-1"))
     assert len(await ledger.reader.events_page()) == 1
-    assert ledger.reader._long is not None
+    reads = ledger.reader._reads
+    assert isinstance(reads, SqliteReads) and reads._long is not None
     async with contextlib.AsyncExitStack() as others:
         for _ in range(engines.LONG_READS):
-            await others.enter_async_context(ledger.reader._long.connect())
+            await others.enter_async_context(reads._long.connect())
         with pytest.raises(LedgerUnavailable, match="try again later"):
             await ledger.reader.events_page()
     assert len(await ledger.reader.events_page()) == 1

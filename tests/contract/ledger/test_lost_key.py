@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
-from rollbook.ledger.engines import key_path
-from rollbook.ledger.ledger import load_keys
+from rollbook.ledger.database import database_of
 from rollbook.ledger.secrets import KEY_VARIABLE, SecretKeyError, new_key
+from rollbook.ledger.sqlite.engines import key_path
 from tests.support.ledger import admit, cancel, writing
 
 Lose = Callable[[], None]
@@ -17,13 +17,13 @@ Lose = Callable[[], None]
 
 @pytest.fixture
 def lose_key(migrated_url: sa.URL) -> Lose:
-    load_keys(migrated_url)
+    database_of(migrated_url).keys()
     return key_path(migrated_url).unlink
 
 
 def test_an_empty_ledger_gets_a_new_key(migrated_url: sa.URL, lose_key: Lose) -> None:
     lose_key()
-    load_keys(migrated_url)
+    database_of(migrated_url).keys()
     assert key_path(migrated_url).exists()
 
 
@@ -34,10 +34,10 @@ def test_a_key_that_waiting_rollouts_need_is_not_replaced(
         writer.batch(admit("r-1"))
     lose_key()
     with pytest.raises(SecretKeyError, match="put it back"):
-        load_keys(migrated_url)
+        database_of(migrated_url).keys()
     assert not key_path(migrated_url).exists()
     monkeypatch.setenv(KEY_VARIABLE, new_key())
-    load_keys(migrated_url)
+    database_of(migrated_url).keys()
 
 
 def test_a_key_that_nobody_needs_any_more_is_replaced(migrated_url: sa.URL, lose_key: Lose) -> None:
@@ -45,5 +45,5 @@ def test_a_key_that_nobody_needs_any_more_is_replaced(migrated_url: sa.URL, lose
         writer.batch(admit("r-1"))
         writer.batch(cancel("r-1"))
     lose_key()
-    load_keys(migrated_url)
+    database_of(migrated_url).keys()
     assert key_path(migrated_url).exists()

@@ -38,10 +38,10 @@ async def test_documents_come_back_unchanged(ledger: Ledger, database_url: str, 
     await ledger.submit(scheduler())
     await ledger.submit(admit(request=request))
     claimed = await ledger.submit(claim())
-    (work,) = ledger.reader.work(list(claimed))
+    (work,) = await ledger.reader.work(list(claimed))
     assert loads(bytes(work.request.request)) == json.loads(request)
     command = msgspec.structs.replace(finish(sample=sample), trajectory=trajectory, trajectory_saved="own")
-    result = ledger.reader.result(await ledger.submit(command))
+    result = await ledger.reader.result(await ledger.submit(command))
     assert result.sample is not None
     assert result.trajectory is not None
     assert loads(bytes(result.sample)) == json.loads(sample)
@@ -68,7 +68,7 @@ async def test_texts_in_every_place_come_back_and_replay(ledger: Ledger, databas
         rewards=(cmd.Score(text, 0.5),),
         metrics=(cmd.Score(text, None),),
     )
-    result = ledger.reader.result(await ledger.submit(command))
+    result = await ledger.reader.result(await ledger.submit(command))
     assert result.err_message == json.loads(json.dumps(text))
     assert verify_replay(database_url) == []
     assert audit(database_url) == []
@@ -116,7 +116,7 @@ async def test_secrets_lie_nowhere_in_clear_neither_during_a_rollout_nor_after(
     for name in ("r-1", "r-2", "r-3"):
         await ledger.submit(admit_secretly(ledger.keys, name))
     claimed = await ledger.submit(claim(limit=2))
-    for work, state in zip(ledger.reader.work(list(claimed)), claimed, strict=True):
+    for work, state in zip(await ledger.reader.work(list(claimed)), claimed, strict=True):
         assert ledger.keys.open(work.sealed, state.rollout_id) == RolloutSecrets(URL, KEY)
     during = files_of(tmp_path)
     await ledger.submit(finish("r-1"))

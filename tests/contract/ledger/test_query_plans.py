@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from rollbook.ledger import statements as sql
+from rollbook.ledger.sqlite.dialect import STATEMENTS
+from rollbook.ledger.statements import SELECT_LATE
 from tests.support.ledger import Writing, plain
-
-CANCEL_BY_PREFIX = sql.select_cancellable("run-")[0]
-CANCEL_ALL = sql.select_cancellable(None)[0]
 
 
 @pytest.mark.parametrize(
     ("statement", "indexes"),
     [
-        pytest.param(sql.select_by_ids(16)[0], ["sqlite_autoindex_rollouts_1"], id="by ids"),
-        pytest.param(sql.select_claimable(1), ["rollouts_claimable"], id="claim"),
-        pytest.param(sql.select_claimable(3), ["rollouts_claimable"], id="claim from several queues"),
-        pytest.param(sql.SELECT_EXPIRED, ["rollouts_live"], id="expired leases"),
-        pytest.param(sql.SELECT_LATE, ["rollouts_deadline"], id="queued deadlines"),
-        pytest.param(sql.SELECT_ORPHANED, ["rollouts_owned"], id="orphaned attempts"),
-        pytest.param(sql.SELECT_LIVE, ["rollouts_live"], id="live leases"),
-        pytest.param(CANCEL_ALL, ["rollouts_live", "rollouts_finished"], id="cancel all"),
+        pytest.param(
+            next(STATEMENTS.states("rollout_id", ["r"] * 16))[0], ["sqlite_autoindex_rollouts_1"], id="by ids"
+        ),
+        pytest.param(STATEMENTS.claimable(["q"], after=0, limit=1)[0], ["rollouts_claimable"], id="claim"),
+        pytest.param(
+            STATEMENTS.claimable(["q"] * 3, after=0, limit=1)[0], ["rollouts_claimable"], id="claim from several queues"
+        ),
+        pytest.param(STATEMENTS.select_expired, ["rollouts_live"], id="expired leases"),
+        pytest.param(SELECT_LATE, ["rollouts_deadline"], id="queued deadlines"),
+        pytest.param(STATEMENTS.select_orphaned, ["rollouts_owned"], id="orphaned attempts"),
+        pytest.param(STATEMENTS.select_live, ["rollouts_live"], id="live leases"),
+        pytest.param(STATEMENTS.cancellable(None, 0)[0], ["rollouts_live", "rollouts_finished"], id="cancel all"),
         # Old rollouts may share the prefix by the million, so the ids' own index is the wrong one.
-        pytest.param(CANCEL_BY_PREFIX, ["rollouts_live", "rollouts_finished"], id="cancel a prefix"),
+        pytest.param(
+            STATEMENTS.cancellable("run-", 0)[0], ["rollouts_live", "rollouts_finished"], id="cancel a prefix"
+        ),
     ],
 )
 def test_rollouts_are_found_by_an_index(writer: Writing, database_url: str, statement: str, indexes: list[str]) -> None:

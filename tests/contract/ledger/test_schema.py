@@ -17,11 +17,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 import rollbook_migrations
-from rollbook.ledger.audit import GUARDS, audit
-from rollbook.ledger.engines import parse_url
+from rollbook.ledger.audit import audit
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.schema import SchemaError, check, downgrade, revision, upgrade
+from rollbook.ledger.sqlite.snapshot import GUARDS
+from rollbook.ledger.urls import parse_url
 from rollbook_projections.tables import metadata
 from rollbook_projections.views import VIEWS_1
 from tests.support.ledger import admit, claim, finish, ledger_path, plain, rows, scheduler, writing
@@ -149,7 +150,7 @@ def test_failed_downgrade_leaves_everything(database_url: str, url: sa.URL) -> N
 KILLED = """
 import os, signal, sys
 import sqlalchemy as sa
-from rollbook.ledger.engines import parse_url
+from rollbook.ledger.urls import parse_url
 from rollbook.ledger.schema import upgrade
 
 @sa.event.listens_for(sa.Engine, "before_cursor_execute")

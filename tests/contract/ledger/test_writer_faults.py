@@ -12,11 +12,11 @@ import pytest
 
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.audit import audit
-from rollbook.ledger.engines import parse_url
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.replay import verify_replay
 from rollbook.ledger.schema import check, upgrade
+from rollbook.ledger.urls import parse_url
 from tests.support import faults
 from tests.support.ledger import Clock, Writing, admit, ledger_path, poll, rows, scheduler, writing
 
@@ -86,7 +86,7 @@ async def test_ledger_of_a_process_outlives_a_full_disk(database_url: str) -> No
             *(ledger.submit(command) for command in commands_of_every_size()), return_exceptions=True
         )
         assert {type(answer) for answer in answers} == {LedgerUnavailable}
-        state = ledger.reader.state("before")
+        state = await ledger.reader.state("before")
         assert state is not None
         assert state.seq == 1
     assert (await ledger.submit(poll("before"))).seq == 2

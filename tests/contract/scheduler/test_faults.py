@@ -6,7 +6,7 @@ import pytest
 
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.ledger import Ledger
-from rollbook.ledger.sqlite import SqliteStore
+from rollbook.ledger.sqlite.store import SqliteStore
 from rollbook.scheduler.scheduler import Scheduler
 from rollbook.scheduler.wire import Finished
 from rollbook_client.events import StageSpan
@@ -110,7 +110,7 @@ async def test_result_that_the_ledger_cannot_take_ends_its_rollout_as_a_failure(
     pool.end(only(pool), Finished(only(pool), "success", sample=SAMPLE, spans=(beyond,)))
     state = await settled(ledger, "r", lambda s: not s.active)
     assert (state.status, state.err_category) == ("failure", "internal_error")
-    assert "could not be recorded" in (ledger.reader.result(state).err_message or "")
+    assert "could not be recorded" in ((await ledger.reader.result(state)).err_message or "")
 
 
 @pytest.mark.parametrize("on_shutdown", ["release", "cancel"])

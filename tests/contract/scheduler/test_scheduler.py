@@ -39,7 +39,7 @@ async def test_no_more_is_claimed_than_there_are_slots(ledger: Ledger, pool: Pla
     for number in range(3):
         await admit(ledger, f"r-{number}")
     await pool.until(lambda: len(pool.running) == 2)
-    assert ledger.reader.counts()[QUEUE].queued == 1
+    assert (await ledger.reader.counts())[QUEUE].queued == 1
     key = next(iter(pool.running))
     pool.end(key, Finished(key, "success"))
     await pool.until(lambda: any(a.rollout_id == "r-2" for a in pool.running.values()))
@@ -69,7 +69,7 @@ async def test_lost_attempt_is_run_again_and_fails_when_attempts_are_used_up(
         pool.end(key, Lost(key, "its runner process exited with code 7"))
     state = await settled(ledger, "r", lambda s: not s.active)
     assert (state.status, state.err_category, state.attempt) == ("failure", "internal_error", 2)
-    assert "code 7" in (ledger.reader.result(state).err_message or "")
+    assert "code 7" in ((await ledger.reader.result(state)).err_message or "")
 
 
 async def test_released_attempts_do_not_count(ledger: Ledger, pool: PlayedPool, scheduler: Scheduler) -> None:

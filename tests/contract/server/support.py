@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -17,9 +17,9 @@ import msgspec
 from litestar import Litestar
 
 from rollbook.ledger import commands as cmd
-from rollbook.ledger.engines import parse_url
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.schema import upgrade
+from rollbook.ledger.urls import parse_url
 from rollbook.server.app import build_app
 from rollbook.server.member import ApiMember
 from rollbook.server.service import ApiService
@@ -105,18 +105,18 @@ class Api:
         await self.enter(rollout_id)
         await self.finish(rollout_id, sample=sample, **outcome)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Wait until commits have brought about what the test needs.
 
         It also looks without a pulse, since a lease renewal need not give one.
         """
         async with asyncio.timeout(LIMIT_SEC):
-            while not condition():
+            while not await condition():
                 await self.service.pulse.wait(LOOK_SEC)
 
-    def seq(self, rollout_id: str = "r-1") -> int:
+    async def seq(self, rollout_id: str = "r-1") -> int:
         """How many events the rollout has."""
-        return self.service.state(rollout_id).seq
+        return (await self.service.state(rollout_id)).seq
 
     async def event_types(self, rollout_id: str = "r-1") -> list[str]:
         return [event.type for event in await self.ledger.reader.events_page(rollout_id=rollout_id)]

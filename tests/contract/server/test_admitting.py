@@ -28,14 +28,14 @@ async def test_answer_carries_the_token_and_the_timing(tmp_path: Path) -> None:
             "result_wait_timeout_sec": 1.5,
             "polling_lease_timeout_sec": 7.0,
         }
-        assert api.service.state("r-1").lease_digest == token_digest(token)
-        assert api.service.state("r-1").lease_timeout_us == 7_000_000
+        assert (await api.service.state("r-1")).lease_digest == token_digest(token)
+        assert (await api.service.state("r-1")).lease_timeout_us == 7_000_000
 
 
 async def test_row_carries_the_settings_of_the_api(tmp_path: Path) -> None:
     async with serving(tmp_path, queue="other", max_attempts=5) as api:
         await api.admitted(agent_timeout_sec=2.5)
-        state = api.service.state("r-1")
+        state = await api.service.state("r-1")
         assert (state.queue, state.max_attempts, state.agent_timeout_us) == ("other", 5, 2_500_000)
 
 
@@ -59,7 +59,7 @@ async def test_key_and_url_are_in_no_event_and_no_file_and_come_back_for_the_exe
 ) -> None:
     await api.admitted(llm_api_key=SECRET_KEY, chat_completions_url=SECRET_URL)
     await api.claim()
-    (work,) = api.ledger.reader.work([api.service.state("r-1")])
+    (work,) = await api.ledger.reader.work([await api.service.state("r-1")])
     secrets = api.ledger.keys.open(work.sealed, "r-1")
     assert (secrets.chat_completions_url, secrets.llm_api_key) == (SECRET_URL, SECRET_KEY)
     assert work.request.endpoint_origin == "https://chat.example:8443"
@@ -146,4 +146,4 @@ async def test_content_type_does_not_matter(api: Api) -> None:
 
 async def test_admission_goes_to_the_queue_of_the_api(api: Api) -> None:
     await api.admitted()
-    assert api.service.state("r-1").queue == QUEUE
+    assert (await api.service.state("r-1")).queue == QUEUE

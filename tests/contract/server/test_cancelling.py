@@ -36,7 +36,11 @@ async def test_queued_rollout_is_cancelled_at_once_and_its_poll_wakes(waiting_ap
     api = waiting_api
     token = await api.admitted()
     poll = asyncio.create_task(api.http.get("/rollout/r-1/result", headers={POLLING_LEASE_HEADER: token}))
-    await api.until(lambda: api.seq() == 2)
+
+    async def renewed() -> bool:
+        return await api.seq() == 2
+
+    await api.until(renewed)
     assert await dispositions(api, ids=["r-1"]) == {"r-1": "cancelled_queued"}
     assert (await asyncio.wait_for(poll, LIMIT_SEC)).json() == {
         "rollout_id": "r-1",
@@ -89,4 +93,4 @@ async def test_finish_of_a_cancelled_attempt_is_told_as_cancelled(api: Api) -> N
     await api.finish(status="cancelled", sample=None)
     body = (await api.poll(token)).json()
     assert (body["status"], body["err_message"], body["sample"]) == ("cancelled", "cancelled", None)
-    assert api.service.state("r-1").scheduler is None
+    assert (await api.service.state("r-1")).scheduler is None

@@ -69,7 +69,7 @@ async def test_trainers_key_opens_no_spelling_of_an_operators_route(guarded: Api
 
 async def test_operators_key_admits_polls_and_cancels_nothing(guarded: Api) -> None:
     headers = bearer(OPERATOR_KEY)
-    before = guarded.seq()
+    before = await guarded.seq()
     answers = [
         await guarded.http.post("/rollout", json=admission_body("r-2"), headers=headers),
         await guarded.http.get("/rollout/r-1/result", headers={**headers, POLLING_LEASE_HEADER: "token"}),
@@ -77,7 +77,7 @@ async def test_operators_key_admits_polls_and_cancels_nothing(guarded: Api) -> N
         await guarded.http.get("/nothing", headers=headers),
     ]
     assert [answer.status_code for answer in answers] == [401, 401, 401, 401]
-    assert guarded.seq() == before
+    assert await guarded.seq() == before
 
 
 async def test_operators_key_alone_guards_only_the_operators_routes(tmp_path: Path) -> None:

@@ -18,9 +18,13 @@ KEYS = {"rollout_id", "status", "sample", "err_message", "err_category"}
 
 async def parked(api: Api, token: str, rollout_id: str = "r-1") -> asyncio.Task[Any]:
     """A poll whose renewal is on disk, so that it now waits."""
-    before = api.seq(rollout_id)
+    before = await api.seq(rollout_id)
     task = asyncio.create_task(api.poll(token, rollout_id))
-    await api.until(lambda: api.seq(rollout_id) > before)
+
+    async def renewed() -> bool:
+        return await api.seq(rollout_id) > before
+
+    await api.until(renewed)
     return task
 
 
@@ -37,9 +41,9 @@ async def test_poll_of_a_waiting_rollout_tells_its_status_when_the_wait_is_over(
 
 async def test_poll_renews_the_lease_once(api: Api) -> None:
     token = await api.admitted()
-    before = api.service.state("r-1").lease_expires_at
+    before = (await api.service.state("r-1")).lease_expires_at
     await api.poll(token)
-    assert api.service.state("r-1").lease_expires_at > before
+    assert (await api.service.state("r-1")).lease_expires_at > before
     assert await api.event_types() == ["rollout_admitted", "lease_renewed"]
 
 

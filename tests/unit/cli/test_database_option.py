@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from rollbook.cli.app import app, run
-from rollbook.cli.options import DATABASE_VARIABLE
+from rollbook.settings import DATABASE_VARIABLE
 
 PASSWORD = "sesame"
 
@@ -60,6 +60,8 @@ def test_help_names_the_variable_and_not_its_value(
         f"mysql://rollbook:{PASSWORD}@db/rollbook",
         f"postgresql+other://rollbook:{PASSWORD}@db/",
         f"sqlite://rollbook:{PASSWORD}@db/",
+        f"postgresql://u:se/{PASSWORD}@h/db",
+        f"u:{PASSWORD}@h",
     ],
 )
 @pytest.mark.parametrize("command", [("db", "check"), ("rollouts",), ("serve", "--no-scheduler", "--queue", "q")])

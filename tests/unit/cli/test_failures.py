@@ -11,10 +11,10 @@ from rollbook.backends.errors import EntrypointError
 from rollbook.cli import missing_extra
 from rollbook.cli.failures import CommandError, describe
 from rollbook.ledger.codec import CodecError
-from rollbook.ledger.engines import DatabaseUrlError
 from rollbook.ledger.refusals import LedgerUnavailable, QueueTaken
 from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.secrets import SecretKeyError
+from rollbook.ledger.urls import DatabaseUrlError
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from rollbook.cli.demo import report
 from rollbook.cli.demo.batch import Graded, Tally, rollout_id
 from rollbook.cli.demo.example import Row
 from rollbook.cli.demo.screen import PlainBar, Screen
-from rollbook.ledger.engines import parse_url
 from rollbook.ledger.schema import upgrade
+from rollbook.ledger.urls import parse_url
 from rollbook_client import RolloutResultResponse, RolloutSample, RolloutStatus
 
 

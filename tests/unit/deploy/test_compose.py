@@ -11,11 +11,10 @@ import typer
 from rollbook.backends.artifacts import ARTIFACTS_DIR_ENV
 from rollbook.cli.app import app
 from rollbook.cli.failures import DEBUG_VARIABLE
-from rollbook.cli.options import DATABASE_VARIABLE
 from rollbook.cli.stack import API_STOP_LIMIT_SEC, scheduler_child
 from rollbook.ledger.secrets import KEY_VARIABLE
 from rollbook.server.service import PROCESS_ID_VARIABLE
-from rollbook.settings import SchedulerSettings
+from rollbook.settings import DATABASE_VARIABLE, SchedulerSettings
 from tests.unit.deploy.composition import DEPLOY, ENVIRONMENT, UnsetVariable, ours, references, seconds, services
 
 READ_FROM_THE_ENVIRONMENT = {DATABASE_VARIABLE, KEY_VARIABLE, PROCESS_ID_VARIABLE, ARTIFACTS_DIR_ENV, DEBUG_VARIABLE}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.ledger.locks import FileLock
+from rollbook.ledger.sqlite.locks import FileLock
 
 
 @pytest.fixture

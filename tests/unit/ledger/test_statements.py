@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.ledger.statements import RowInsert, prefix_range, select_by_ids, successor
+from rollbook.ledger.sqlite.dialect import SqliteDialect
+from rollbook.ledger.sqlite.inserts import RowInsert
+from rollbook.ledger.statements import prefix_range, successor
 
 # Code points around every border that matters: one to four bytes, the surrogates' gap, the last one.
 BORDERS = "\x01\x7f\x80\u07ff\u0800\ud7ff\ue000\uffff\U00010000\U0010fffe\U0010ffff"
@@ -55,7 +57,8 @@ def test_chunks_insert_every_row_once_and_in_order(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 64, 100, 256])
-def test_statement_by_ids_takes_at_least_as_many_as_asked_for(count: int) -> None:
-    text, size = select_by_ids(count)
-    assert size >= count
-    assert text.count("?") == size
+def test_condition_on_any_of_some_values_takes_one_of_a_few_sizes(count: int) -> None:
+    text, parameters = SqliteDialect().is_any("a", range(count))
+    assert text.count("?") == len(parameters) >= count
+    assert list(parameters[:count]) == list(range(count))
+    assert set(parameters[count:]) <= {None}

@@ -1,4 +1,4 @@
-"""Database URLs and engines: which database, where its files are, and with which settings it is opened."""
+"""The files of an SQLite ledger, and with which settings they are opened."""
 
 from __future__ import annotations
 
@@ -7,42 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-DEFAULT_DATABASE_URL = "sqlite:///.rollbook/ledger.sqlite3"
 WAL_AUTOCHECKPOINT_PAGES = 4_000
 JOURNAL_LIMIT_BYTES = 64 * 1024 * 1024
 LONG_READS = 4
 """How many long reads of a process run at once; more wait for their turn."""
 LONG_READ_WAIT_SEC = 15.0
-
-
-class DatabaseUrlError(ValueError):
-    """The database URL cannot be used; the message says which forms can."""
-
-
-def parse_url(url: str) -> sa.URL:
-    """A database URL without driver names, which are ours to choose.
-
-    Raises:
-        DatabaseUrlError: not a URL, or of a database that Rollbook does not write.
-    """
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise DatabaseUrlError(
-            f"cannot read the database URL {url!r}; it looks like {DEFAULT_DATABASE_URL} or sqlite:////absolute/path"
-        ) from error
-    backend = parsed.get_backend_name()
-    if backend != "sqlite":
-        raise DatabaseUrlError(f"cannot keep a ledger in {backend!r}; use {DEFAULT_DATABASE_URL}")
-    if not parsed.database or parsed.database == ":memory:":
-        raise DatabaseUrlError(f"a ledger needs a file, since several processes share it; use {DEFAULT_DATABASE_URL}")
-    return parsed.set(drivername="sqlite")
 
 
 def database_path(url: sa.URL) -> Path:

@@ -1,0 +1,1 @@
+"""The ledger on PostgreSQL: many processes on many machines."""

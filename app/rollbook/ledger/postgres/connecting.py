@@ -1,0 +1,59 @@
+"""Connections to PostgreSQL: how they are opened, and what their errors mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import sqlalchemy as sa
+
+from rollbook.ledger.refusals import LedgerUnavailable
+
+CONNECT_LIMIT_SEC = 10.0
+COMMAND_LIMIT_SEC = 60.0
+"""A server that vanished without a word is noticed by then."""
+CACHED_STATEMENTS = 1024
+APPLICATION = "rollbook"
+
+Connection = Any
+"""An `asyncpg.Connection`; the driver brings no types."""
+
+OUTAGES = (OSError, EOFError, asyncpg.PostgresError, asyncpg.InterfaceError)
+"""What the driver raises, the network's errors and the server's own among them."""
+
+_DATA = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError, ValueError)
+"""What is wrong with one command's data; trying again changes nothing. The driver's own refusals are ValueErrors."""
+
+
+async def connect(url: sa.URL, *, limit_sec: float = CONNECT_LIMIT_SEC) -> Connection:
+    """A new connection.
+
+    Raises:
+        OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError: as `is_outage` tells apart.
+    """
+    return await asyncpg.connect(
+        url.render_as_string(hide_password=False),
+        timeout=limit_sec,
+        command_timeout=COMMAND_LIMIT_SEC,
+        statement_cache_size=CACHED_STATEMENTS,
+        max_cached_statement_lifetime=0,
+    )
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the database cannot do now what it may do later: gone, starting, full, read-only, busy."""
+    if isinstance(error, _DATA):
+        return False
+    return isinstance(error, (*OUTAGES, asyncpg.InternalClientError))
+
+
+def unavailable(error: BaseException, *, doing: str) -> LedgerUnavailable:
+    """The error that callers see; ``doing`` is `read` or `written`."""
+    return LedgerUnavailable(f"the ledger cannot be {doing} now: {describe(error)}")
+
+
+def describe(error: BaseException) -> str:
+    """An error in words, without a password: the driver names addresses and users, never those."""
+    if isinstance(error, TimeoutError) and not str(error):
+        return "the database does not answer"
+    return str(error) or type(error).__name__

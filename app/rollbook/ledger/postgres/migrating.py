@@ -1,0 +1,76 @@
+"""Which schema a PostgreSQL database has, and how it is migrated."""
+
+from __future__ import annotations
+
+import asyncpg
+import sqlalchemy as sa
+
+from rollbook.ledger.refusals import LedgerUnavailable, SchemaError
+from rollbook.ledger.schema import alembic_config
+
+from .blocking import blocking_connection, loop_thread
+from .connecting import connect, describe, is_outage
+
+MIGRATION_LOCK = 7_310_579_042_018_375_702
+"""The advisory lock of migrations: a second one waits and then finds nothing to do."""
+LOCK_WAIT_SEC = 10
+"""How long a migration waits for a table that running processes use, before it gives up and leaves all as it was."""
+
+_FOUND = "SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('ledger_head') IS NOT NULL"
+
+
+def revision(url: sa.URL) -> str | None:
+    """The schema revision of the database; None where there is no ledger yet.
+
+    Raises:
+        SchemaError: another program migrates this database with the same tool.
+        LedgerUnavailable: it cannot be read.
+    """
+    with blocking_connection(url, doing="read") as connection:
+        ((versioned, ours),) = connection.rows(_FOUND)
+        if not versioned:
+            return None
+        rows = connection.rows("SELECT version_num FROM alembic_version")
+        if rows and not ours:
+            raise SchemaError(
+                f"the database {url.database} belongs to another program; "
+                "name one of Rollbook's own with --database-url"
+            )
+        return str(rows[0][0]) if rows else None
+
+
+def migrate(url: sa.URL, to: str, *, down: bool) -> None:
+    """Migrate in one transaction, one process at a time.
+
+    Raises:
+        LedgerUnavailable: the database cannot be written, or its tables are in use for too long.
+    """
+    from alembic import command
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    def run(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_WAIT_SEC}s'")
+        (command.downgrade if down else command.upgrade)(alembic_config(connection), to)
+
+    async def work() -> None:
+        engine = create_async_engine(
+            "postgresql+asyncpg://", async_creator=lambda: connect(url), poolclass=sa.pool.NullPool
+        )
+        try:
+            async with engine.begin() as connection:
+                await connection.run_sync(run)
+        finally:
+            await engine.dispose()
+
+    with loop_thread() as thread:
+        try:
+            thread.run(work())
+        except (OSError, sa.exc.DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
+            cause = cause.__cause__ or cause
+            if not is_outage(cause):
+                raise
+            raise LedgerUnavailable(
+                f"cannot migrate the database {url.database}: {describe(cause)}; nothing was changed, try again"
+            ) from error

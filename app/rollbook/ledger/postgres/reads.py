@@ -1,0 +1,137 @@
+"""Reads of a PostgreSQL ledger: two small pools, so that operators' long reads keep no poll waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import sqlalchemy as sa
+
+from rollbook.ledger.refusals import LedgerUnavailable
+from rollbook_projections import Row
+
+from .connecting import COMMAND_LIMIT_SEC, OUTAGES, Connection, connect, is_outage, unavailable
+from .dialect import numbered
+
+SHORT_READS = 2
+LONG_READS = 2
+"""Connections of each kind, opened when they are first needed."""
+TURN_LIMIT_SEC = 15.0
+RETRY_SEC = 3.0
+FIRST_PAUSE_SEC = 0.02
+LONGEST_PAUSE_SEC = 0.5
+
+
+class Pool:
+    """A few connections, the last used first; one that broke is replaced when it is next needed."""
+
+    def __init__(self, url: sa.URL, size: int) -> None:
+        self._url = url
+        self._turns = asyncio.Semaphore(size)
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """One of the connections, alone.
+
+        Raises:
+            LedgerUnavailable: all of them were in use for too long.
+        """
+        try:
+            async with asyncio.timeout(TURN_LIMIT_SEC):
+                await self._turns.acquire()
+        except TimeoutError as error:
+            raise LedgerUnavailable("too many reads of the ledger are under way; try again later") from error
+        connection: Connection | None = None
+        try:
+            connection = self._idle.pop() if self._idle else await connect(self._url)
+            yield connection
+        except BaseException:
+            # Whatever state it is in, nobody else gets it: a cancelled read may still be running on it.
+            if connection is not None:
+                connection.terminate()
+            raise
+        else:
+            if self._closed:
+                connection.terminate()
+            else:
+                self._idle.append(connection)
+        finally:
+            self._turns.release()
+
+    async def close(self) -> None:
+        """Close the connections; those in use end with their reads."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.terminate()
+
+
+class PostgresReads:
+    """The reading connections of one process."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self._url = url
+        self._short = Pool(url, SHORT_READS)
+        self._long = Pool(url, LONG_READS)
+
+    async def query(self, text: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return await self._read(self._short, text, parameters)
+
+    async def long_query(self, text: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return await self._read(self._long, text, parameters)
+
+    async def _read(self, pool: Pool, text: str, parameters: Sequence[Any]) -> list[Row]:
+        """Reads change nothing: what a broken connection cut off is asked again on a new one."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + RETRY_SEC
+        pause = FIRST_PAUSE_SEC
+        while True:
+            try:
+                async with pool.connection() as connection:
+                    rows: list[Row] = await connection.fetch(numbered(text), *parameters, timeout=COMMAND_LIMIT_SEC)
+                    return rows
+            except Exception as error:
+                if not is_outage(error):
+                    raise
+                if loop.time() >= give_up_at:
+                    raise unavailable(error, doing="read") from error
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SEC)
+
+    @asynccontextmanager
+    async def at_one_moment(self) -> AsyncIterator[MomentReads]:
+        async with self._long.connection() as connection:
+            try:
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    yield MomentReads(connection)
+            except OUTAGES as error:
+                raise unavailable(error, doing="read") from error
+
+    async def close(self) -> None:
+        await self._short.close()
+        await self._long.close()
+
+
+class MomentReads:
+    """Reads within one transaction that sees one moment."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def query(self, text: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        rows: list[Row] = await self._connection.fetch(numbered(text), *parameters)
+        return rows
+
+    async def long_query(self, text: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return await self.query(text, parameters)
+
+    @asynccontextmanager
+    async def at_one_moment(self) -> AsyncIterator[MomentReads]:
+        yield self
+
+    async def close(self) -> None:
+        return None

@@ -1,0 +1,86 @@
+"""A PostgreSQL ledger at one moment: a read-only transaction, paged by key so that no cursor is kept on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+
+from rollbook_projections import Row
+
+from .blocking import BlockingConnection, blocking_connection
+
+PAGE_ROWS = 2_000
+GUARDS = ("events_append_only", "events_no_truncate")
+"""The triggers that keep events append-only."""
+
+_AUDITED = """
+    SELECT e.position, e.number, e.seq, convert_to(e.type, 'UTF8'), e.version, e.recorded_at,
+           convert_to(e.payload, 'UTF8'), e.hash, true, r.rollout_id, r.seq, r.head
+    FROM events e LEFT JOIN rollouts r ON r.number = e.number
+    WHERE e.position > ? ORDER BY e.position LIMIT ?
+"""
+_GUARDS = """
+    SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+    WHERE t.tgrelid = 'events'::regclass AND t.tgenabled IN ('O', 'A') AND p.prosrc LIKE '%events are append-only%'
+"""
+
+
+class PageStream:
+    """Rows of a table, a page at a time."""
+
+    def __init__(self, connection: BlockingConnection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:
+        self._connection = connection
+        shown = ", ".join("convert_to(payload, 'UTF8')" if name == "payload" else name for name in columns)
+        marks = ", ".join("?" * len(key))
+        self._text = (
+            f"SELECT {shown} FROM {table} WHERE ({', '.join(key)}) > ({marks}) ORDER BY {', '.join(key)} LIMIT ?"
+        )
+        self._at = [list(columns).index(name) for name in key]
+        self._last: tuple[Any, ...] = (-(2**31),) * len(key)
+        self._ahead: list[Row] = []
+        self._ended = False
+
+    def fetch(self, count: int) -> list[Row]:
+        while len(self._ahead) < count and not self._ended:
+            page = self._connection.rows(self._text, (*self._last, PAGE_ROWS))
+            self._ended = len(page) < PAGE_ROWS
+            if page:
+                self._last = tuple(page[-1][index] for index in self._at)
+                self._ahead.extend(tuple(row) for row in page)
+        found, self._ahead = self._ahead[:count], self._ahead[count:]
+        return found
+
+
+class PostgresSnapshot:
+    """One connection in a read-only transaction."""
+
+    def __init__(self, connection: BlockingConnection) -> None:
+        self._connection = connection
+
+    def rows(self, text: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return self._connection.rows(text, parameters)
+
+    def stream(self, table: str, columns: Sequence[str], key: Sequence[str]) -> PageStream:
+        return PageStream(self._connection, table, columns, key)
+
+    def audited_events(self, after: int, limit: int) -> list[Row]:
+        return self.rows(_AUDITED, (after, limit))
+
+    def damage(self) -> Iterator[str]:
+        """Data checksums are the server's affair: it refuses to read a damaged page."""
+        return iter(())
+
+    def missing_guards(self) -> Iterator[str]:
+        found = {row[0] for row in self.rows(_GUARDS)}
+        return (name for name in GUARDS if name not in found)
+
+
+@contextmanager
+def snapshot(url: sa.URL) -> Iterator[PostgresSnapshot]:
+    """The ledger as it stands at the first read."""
+    with blocking_connection(url, doing="read") as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield PostgresSnapshot(connection)

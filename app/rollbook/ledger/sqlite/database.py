@@ -1,0 +1,88 @@
+"""SQLite as the ledger's database."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import AbstractContextManager
+
+import sqlalchemy as sa
+
+from rollbook.ledger.clock import host_clock_us
+from rollbook.ledger.database import Capabilities, Committer, Hints, Reads, Snapshot
+from rollbook.ledger.secrets import KEY_VARIABLE, SecretKeyError, SecretKeys
+
+from . import migrating, snapshot
+from .committer import StoreCommitter
+from .dialect import SqliteDialect
+from .engines import database_path, key_path
+from .hints import FileHints, SocketHints
+from .reads import SqliteReads
+from .store import SqliteStore
+
+
+class SqliteDatabase:
+    """One file, and the processes of one host that share it."""
+
+    capabilities = Capabilities(migrates_at_start=True, makes_its_key=True, many_hosts=False, checks_pages=True)
+
+    def __init__(self, url: sa.URL) -> None:
+        self.url = url
+        self.dialect = SqliteDialect()
+
+    def describe(self) -> str:
+        return str(database_path(self.url))
+
+    def clock(self) -> int:
+        return host_clock_us()
+
+    def skew_us(self) -> int:
+        return 0
+
+    def keys(self) -> SecretKeys:
+        """A first key is made only where nothing was sealed with another."""
+        path = key_path(self.url)
+        if not path.exists() and not os.environ.get(KEY_VARIABLE, "").strip() and self._holds_sealed():
+            raise SecretKeyError(
+                f"{path} is gone, and rollouts that are not over have secrets sealed with it; put it back, or set "
+                f"{KEY_VARIABLE} to a new key (`rollbook secret-key`) and those rollouts fail"
+            )
+        return SecretKeys.load(path)
+
+    def _holds_sealed(self) -> bool:
+        reads = SqliteReads(self.url)
+        try:
+            return bool(reads.query_now("SELECT 1 FROM secrets LIMIT 1"))
+        finally:
+            reads.close_now()
+
+    def committer(self) -> Committer:
+        return StoreCommitter(SqliteStore(self.url))
+
+    def reads(self) -> Reads:
+        return SqliteReads(self.url)
+
+    def hints(self, reads: Reads, hint_socket: socket.socket | None) -> Hints:
+        if hint_socket is not None:
+            return SocketHints(hint_socket)
+        assert isinstance(reads, SqliteReads)
+        return FileHints(reads)
+
+    async def greet(self) -> None:
+        return None
+
+    def check_writable(self) -> None:
+        store = SqliteStore(self.url)
+        try:
+            store.check_writable()
+        finally:
+            store.close()
+
+    def revision(self) -> str | None:
+        return migrating.revision(self.url)
+
+    def migrate(self, to: str, *, down: bool) -> None:
+        migrating.migrate(self.url, to, down=down)
+
+    def snapshot(self, *, undecoded: bool = False) -> AbstractContextManager[Snapshot]:
+        return snapshot.snapshot(self.url, undecoded=undecoded)
