@@ -23,4 +23,4 @@ compile() {
 mkdir -p requirements
 compile "$@" --extra server --extra postgres --group dev --output-file requirements/dev.lock
 # The demo's packages are a subset of the developers', at the same versions.
-compile "$@" --extra server --group build --constraint requirements/dev.lock --output-file requirements/server.lock
+compile "$@" --extra server --extra postgres --group build --constraint requirements/dev.lock --output-file requirements/server.lock

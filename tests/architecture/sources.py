@@ -94,7 +94,7 @@ def is_within(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(prefix + ".")
 
 
-_TEXT_FOLDERS = (*PACKAGES, ".ci", "benchmarks", "docs", "examples", "requirements", "scripts", "tests")
+_TEXT_FOLDERS = (*PACKAGES, ".ci", "benchmarks", "deploy", "docs", "examples", "requirements", "scripts", "tests")
 _GENERATED = re.compile(r"(^|/)(__pycache__|\.hypothesis|\.rollbook)(/|$)")
 
 

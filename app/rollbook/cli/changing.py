@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
-import time
 from typing import Annotated
 
+import msgspec
 import typer
 
 from rollbook.ledger.commands import Cancel
@@ -44,7 +44,6 @@ def cancel(
         ids=tuple(dict.fromkeys(ids)) if ids else None,
         prefix=prefix,
         everything=everything,
-        listed_since=(time.time_ns() // 1_000) - LISTED_SEC * 1_000_000,
     )
     dispositions = asyncio.run(_submit(database_url, command))
     if json:
@@ -59,7 +58,8 @@ def cancel(
 async def _submit(database_url: str, command: Cancel) -> dict[str, CancelDisposition]:
     ledger = await Ledger.open(database_url, migrate=False)
     try:
-        return await ledger.submit(command)
+        since = ledger.clock() - LISTED_SEC * 1_000_000
+        return await ledger.submit(msgspec.structs.replace(command, listed_since=since))
     finally:
         await ledger.close()
 

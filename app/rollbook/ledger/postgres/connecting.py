@@ -37,6 +37,7 @@ async def connect(url: sa.URL, *, limit_sec: float = CONNECT_LIMIT_SEC) -> Conne
         command_timeout=COMMAND_LIMIT_SEC,
         statement_cache_size=CACHED_STATEMENTS,
         max_cached_statement_lifetime=0,
+        server_settings={"application_name": APPLICATION},
     )
 
 
