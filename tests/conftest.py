@@ -1,9 +1,15 @@
-"""What every tier shares: hypothesis' profiles, and an environment without anyone's own settings."""
+"""What every tier shares: hypothesis' profiles, an environment without anyone's own settings, and databases."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from rollbook.ledger.secrets import KEY_VARIABLE
+from rollbook.ledger.urls import POSTGRES
+from tests.support.databases import DATABASES, SECRET_KEY, NewLedger, empty_place, ledger_templates
 
 # No deadline: a machine may be slow, and no test of ours judges time. HYPOTHESIS_PROFILE=thorough searches longer.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,3 +28,36 @@ def environment_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(_OWN_PREFIXES):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(params=DATABASES)
+def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which database keeps the ledger: a test that uses this, or a ledger below, runs on each.
+
+    A module about one database alone overrides it. Where processes must share a secret key, the environment has one.
+    """
+    name: str = request.param
+    if name == POSTGRES:
+        monkeypatch.setenv(KEY_VARIABLE, SECRET_KEY)
+    return name
+
+
+@pytest.fixture(scope="session")
+def new_ledger() -> Iterator[NewLedger]:
+    """Makes migrated, empty ledgers."""
+    with ledger_templates() as made:
+        yield made
+
+
+@pytest.fixture
+def database_url(database: str, new_ledger: NewLedger, tmp_path: Path) -> Iterator[str]:
+    """A migrated, empty ledger; its files, where it has any, lie in `tmp_path`."""
+    with new_ledger(database, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_url(database: str, tmp_path: Path) -> Iterator[str]:
+    """A place for a ledger; nothing is there yet."""
+    with empty_place(database, tmp_path) as url:
+        yield url

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,12 @@ from rollbook.ledger import commands as cmd
 from rollbook.ledger.schema import upgrade
 from rollbook.ledger.secrets import token_digest
 from rollbook.ledger.sqlite.engines import database_path
-from rollbook.ledger.sqlite.store import SqliteStore
 from rollbook.ledger.urls import parse_url
 from rollbook_client.events import Event, RolloutAdmitted, StageSpan
 from rollbook_projections import Recorded, RolloutState, evolve
+from tests.support.sql import plain as plain
+from tests.support.sql import rows as rows
+from tests.support.stores import open_store
 
 QUEUE = "default"
 TOKEN = "the-polling-token-of-a-test-0123456789"
@@ -204,7 +205,7 @@ class Writing:
 
     def __init__(self, database_url: str, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
-        self.store = SqliteStore(parse_url(database_url), clock=self.clock, lock_limit_sec=0.2)
+        self.store = open_store(parse_url(database_url), self.clock)
 
     def batch(self, *commands: cmd.Command[Any]) -> list[Any]:
         """The answers, refusals among them as they are."""
@@ -231,19 +232,8 @@ def writing(database_url: str, clock: Clock | None = None) -> Iterator[Writing]:
 
 
 def ledger_path(database_url: str) -> Path:
+    """The file of a ledger on SQLite."""
     return database_path(parse_url(database_url))
-
-
-@contextmanager
-def plain(database_url: str) -> Iterator[sqlite3.Connection]:
-    """The database as anybody's `sqlite3` sees it, each statement for itself."""
-    with closing(sqlite3.connect(ledger_path(database_url), isolation_level=None)) as connection:
-        yield connection
-
-
-def rows(database_url: str, text: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
-    with plain(database_url) as connection:
-        return connection.execute(text, tuple(parameters)).fetchall()
 
 
 def event_types(database_url: str, rollout_id: str) -> list[str]:
