@@ -26,7 +26,8 @@ class RolloutAdmitted(Event, frozen=True, gc=False):
 
     ``request`` is the request body's public part as JSON bytes (no key, no URL); ``endpoint_origin`` is the chat
     endpoint's scheme and host and ``endpoint_digest`` the SHA-256 of the whole URL, hex. Of the polling lease only
-    the nonce and the token's SHA-256, hex, are kept.
+    the nonce and the token's SHA-256, hex, are kept. ``idempotency_key`` is the header of that name, if there was one;
+    the nonce is then made of it and of the whole request, so that the same request has the same token.
     """
 
     TYPE: ClassVar[str] = "rollout_admitted"
@@ -43,6 +44,7 @@ class RolloutAdmitted(Event, frozen=True, gc=False):
     endpoint_origin: str
     endpoint_digest: str
     request: msgspec.Raw
+    idempotency_key: str | None = None
 
 
 class LeaseRenewed(Event, frozen=True, gc=False):

@@ -45,6 +45,7 @@ def _admitted(state: RolloutState | None, record: Recorded, event: ev.RolloutAdm
         request_position=record.position,
         result_position=None,
         err_category=None,
+        idempotency_key=event.idempotency_key,
     )
 
 

@@ -23,8 +23,8 @@ class RolloutState(msgspec.Struct, frozen=True, gc=False):
     """What a rollout's events add up to; one row of `rollouts`.
 
     Request and result are referenced by their events' positions, so the row stays narrow. ``scheduler`` is the
-    owner of the open attempt, null when none is open. ``attempts_counted`` leaves released attempts out. Times are
-    microseconds since the epoch, UTC.
+    owner of the open attempt, null when none is open. ``attempts_counted`` leaves released attempts out.
+    ``idempotency_key`` is the admission's, if it had one. Times are microseconds since the epoch, UTC.
     """
 
     number: int
@@ -50,6 +50,7 @@ class RolloutState(msgspec.Struct, frozen=True, gc=False):
     request_position: int
     result_position: int | None
     err_category: str | None
+    idempotency_key: str | None = None
 
     @property
     def terminal(self) -> bool:

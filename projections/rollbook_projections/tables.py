@@ -54,6 +54,8 @@ ledger_head = sa.Table(
     sa.Column("position", _Id, nullable=False),
     sa.Column("number", _Id, nullable=False),
     sa.Column("events", _Id, nullable=False),
+    # Not 0 while admission is closed somewhere; `drains` says where.
+    sa.Column("draining", sa.Integer, server_default=sa.text("0"), nullable=False),
 )
 
 rollouts = sa.Table(
@@ -82,12 +84,13 @@ rollouts = sa.Table(
     sa.Column("request_position", _Id, nullable=False),
     sa.Column("result_position", _Id),
     sa.Column("err_category", sa.Text),
+    sa.Column("idempotency_key", sa.Text),
     sa.UniqueConstraint("rollout_id", name="rollouts_rollout_id"),
 )
 
 
-def _partial(name: str, where: str, *columns: sa.Column[object]) -> sa.Index:
-    return sa.Index(name, *columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+def _partial(name: str, where: str, *columns: sa.Column[object], unique: bool = False) -> sa.Index:
+    return sa.Index(name, *columns, unique=unique, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
 
 
 # What these conditions say is what the statements of the ledger must repeat word for word to use the indexes.
@@ -95,6 +98,7 @@ CLAIMABLE = "status = 'queued' AND scheduler IS NULL"
 LIVE = "finished_at IS NULL"
 OWNED = "scheduler IS NOT NULL"
 FINISHED = "finished_at IS NOT NULL"
+KEYED = "idempotency_key IS NOT NULL"
 
 _partial("rollouts_claimable", CLAIMABLE, rollouts.c.queue, rollouts.c.number)
 _partial(
@@ -105,6 +109,7 @@ _partial(
 LIVE_INDEX = _partial("rollouts_live", LIVE, rollouts.c.number)
 OWNED_INDEX = _partial("rollouts_owned", OWNED, rollouts.c.scheduler, rollouts.c.number)
 FINISHED_INDEX = _partial("rollouts_finished", FINISHED, rollouts.c.finished_at)
+_partial("rollouts_idempotency", KEYED, rollouts.c.idempotency_key, unique=True)
 
 queue_counts = sa.Table(
     "queue_counts",
@@ -233,6 +238,8 @@ members = sa.Table(
     _time("stopped_at", nullable=True),
     sa.Column("accepting", sa.Integer, nullable=False),
     sa.Column("trouble", sa.Text),
+    # Slots that a scheduler said last it could fill; null before it says so.
+    sa.Column("free", sa.Integer),
 )
 
 member_queues = sa.Table(
@@ -240,6 +247,17 @@ member_queues = sa.Table(
     metadata,
     sa.Column("member_id", sa.Text, primary_key=True),
     sa.Column("queue", sa.Text, primary_key=True),
+)
+
+# When admission was closed (queue '': of the whole ledger) and opened again, and by whom.
+drains = sa.Table(
+    "drains",
+    metadata,
+    sa.Column("queue", sa.Text, primary_key=True),
+    sa.Column("closed_at", _Id, primary_key=True, autoincrement=False),
+    sa.Column("closed_by", sa.Text, nullable=False),
+    _time("opened_at", nullable=True),
+    sa.Column("opened_by", sa.Text),
 )
 
 HISTORY_TABLES: tuple[sa.Table, ...] = (

@@ -30,6 +30,7 @@ FIXED_COLUMNS = frozenset(
         "admitted_at",
         "agent_timeout_us",
         "request_position",
+        "idempotency_key",
     }
 )
 """What never changes once a rollout is admitted."""
