@@ -31,7 +31,7 @@ def layer(prefix: str, *first_party: str, third_party: Iterable[str] | None = No
 
 
 LEDGER_LIBRARIES = ("aiosqlite", "alembic", "asyncpg", "cryptography", "msgspec", "sqlalchemy")
-SERVER_LIBRARIES = ("anyio", "httptools", "litestar", "msgspec", "uvicorn", "uvloop")
+SERVER_LIBRARIES = ("anyio", "httptools", "litestar", "msgspec", "prometheus_client", "uvicorn", "uvloop")
 
 LAYERS = (
     layer(CONTRACT, third_party=BASE),

@@ -14,6 +14,7 @@ SERVER_EXTRA = frozenset(
         "cryptography",
         "httptools",
         "litestar",
+        "prometheus_client",
         "rich",
         "sqlalchemy",
         "typer",

@@ -135,6 +135,10 @@ class Database(Protocol):
     capabilities: Capabilities
 
     @property
+    def retries(self) -> int:
+        """How often a transaction or a read was tried again because its connection failed."""
+
+    @property
     def dialect(self) -> Dialect:
         """How it says what databases say differently."""
 

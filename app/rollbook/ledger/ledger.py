@@ -31,6 +31,8 @@ class Ledger:
         self.feed = Feed(self.reader, database.hints(reads, hint_socket))
         self._committer = database.committer()
         self._writer = GroupCommitWriter(self._committer, self.feed.committed)
+        self.meters = self._writer.meters
+        self._database = database
 
     @classmethod
     async def open(cls, database_url: str, *, migrate: bool = True, hint_socket: socket.socket | None = None) -> Ledger:
@@ -69,6 +71,11 @@ class Ledger:
             LedgerUnavailable: nothing was written; try again later.
         """
         return await self._writer.submit(command)
+
+    @property
+    def retries(self) -> int:
+        """How often this process tried a transaction or a read again because its connection failed."""
+        return self._database.retries
 
     def guard_leases(self, silence_us: int) -> None:
         """Make this an API's ledger: see `Committer.guard_leases`. Call it before the first command."""

@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 from .batch import Committed
 from .commands import Command
 from .database import Committer
+from .meters import WriterMeters
 from .refusals import LedgerError, LedgerUnavailable
 
 MAX_BATCH = 512
 GATHER_TURNS = 8
 """A turn takes microseconds on an idle loop. On a busy one each brings more callers, up to this many turns."""
 
-_Waiting = tuple[Command[Any], asyncio.Future[Any]]
+_Waiting = tuple[Command[Any], asyncio.Future[Any], float]
+"""A command, its caller, and when it was submitted."""
 
 
 class GroupCommitWriter:
     """One per process. Start and use it on one event loop."""
 
     def __init__(self, committer: Committer, on_commit: Callable[[Committed], None]) -> None:
+        self.meters = WriterMeters()
         self._committer = committer
         self._on_commit = on_commit
         self._waiting: list[_Waiting] = []
@@ -51,7 +55,7 @@ class GroupCommitWriter:
         if self._loop is None or self._closing:
             raise LedgerUnavailable("the ledger is closed in this process")
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._waiting.append((command, future))
+        self._waiting.append((command, future, perf_counter()))
         self._idle.clear()
         if self._flight is None and not self._scheduled:
             self._scheduled = True
@@ -69,7 +73,7 @@ class GroupCommitWriter:
     def _flush(self) -> None:
         self._scheduled = False
         self._flight, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-        self._committer.commit([command for command, _ in self._flight])
+        self._committer.commit([command for command, *_ in self._flight])
 
     def _landed(self, result: Committed | BaseException) -> None:
         flight, self._flight = self._flight or [], None
@@ -84,11 +88,15 @@ class GroupCommitWriter:
         if isinstance(result, BaseException):
             error = result if isinstance(result, LedgerError) else LedgerUnavailable(f"the writer failed: {result}")
             error.__cause__ = result if error is not result else error.__cause__
-            for _, future in flight:
+            self.meters.failed_batches += 1
+            for _, future, _ in flight:
                 if not future.done():
                     future.set_exception(error)
             return
-        for (_, future), answer in zip(flight, result.answers, strict=True):
+        committed_at = perf_counter()
+        self.meters.batch_commands.add(len(flight))
+        for (_, future, submitted_at), answer in zip(flight, result.answers, strict=True):
+            self.meters.append_sec.add(committed_at - submitted_at)
             if future.done():
                 continue
             if isinstance(answer, LedgerError):

@@ -30,6 +30,7 @@ class PostgresDatabase:
     def __init__(self, url: sa.URL) -> None:
         self.url = url
         self.dialect = PostgresDialect()
+        self.retries = 0
         self._clock = SharedClock()
         self._pooling = Pooling.NONE
 
@@ -48,11 +49,14 @@ class PostgresDatabase:
         """From the environment only: processes on many machines must have the same."""
         return SecretKeys.load(None)
 
+    def _retried(self) -> None:
+        self.retries += 1
+
     def committer(self) -> Committer:
-        return PostgresCommitter(PostgresStore(self.url, self._clock))
+        return PostgresCommitter(PostgresStore(self.url, self._clock, retried=self._retried))
 
     def reads(self) -> Reads:
-        return PostgresReads(self.url)
+        return PostgresReads(self.url, retried=self._retried)
 
     def hints(self, reads: Reads, hint_socket: socket.socket | None) -> Hints:
         return PostgresHints(self.url, notifies=lambda: self._pooling is Pooling.NONE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -73,8 +73,10 @@ class Pool:
 class PostgresReads:
     """The reading connections of one process."""
 
-    def __init__(self, url: sa.URL) -> None:
+    def __init__(self, url: sa.URL, *, retried: Callable[[], None] = lambda: None) -> None:
+        """``retried`` is called whenever a read is tried again."""
         self._url = url
+        self._retried = retried
         self._short = Pool(url, SHORT_READS)
         self._long = Pool(url, LONG_READS)
 
@@ -99,6 +101,7 @@ class PostgresReads:
                     raise
                 if loop.time() >= give_up_at:
                     raise unavailable(error, doing="read") from error
+            self._retried()
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SEC)
 

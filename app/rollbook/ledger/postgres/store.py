@@ -86,9 +86,18 @@ class CommitInDoubtError(Exception):
 class PostgresStore:
     """The writing connection. Every batch is one transaction; after any failure the connection is opened anew."""
 
-    def __init__(self, url: sa.URL, clock: SharedClock, *, told_time: Callable[[], int] | None = None) -> None:
-        """``told_time`` replaces the database's time in what is judged and recorded: tests move it."""
+    def __init__(
+        self,
+        url: sa.URL,
+        clock: SharedClock,
+        *,
+        told_time: Callable[[], int] | None = None,
+        retried: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``told_time`` replaces the database's time in what is judged and recorded: tests move it. ``retried`` is
+        called whenever a transaction is tried again."""
         self._url = url
+        self._retried = retried
         self._clock = clock
         self._told_time = told_time
         self._connection: Connection | None = None
@@ -154,6 +163,7 @@ class PostgresStore:
                 if loop.time() >= give_up_at:
                     self._reachable = False
                     raise self._given_up(error, doubt) from error
+                self._retried()
                 log.debug("the ledger's connection failed and is opened anew: %s", describe(error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SEC)

@@ -29,6 +29,7 @@ class SqliteDatabase:
     def __init__(self, url: sa.URL) -> None:
         self.url = url
         self.dialect = SqliteDialect()
+        self.retries = 0  # there is no connection that could fail
 
     def describe(self) -> str:
         return str(database_path(self.url))
