@@ -14,7 +14,7 @@ from rollbook.ledger import commands as cmd
 from rollbook.ledger.schema import upgrade
 from rollbook.ledger.secrets import token_digest
 from rollbook.ledger.sqlite.engines import database_path
-from rollbook.ledger.urls import parse_url
+from rollbook.ledger.urls import SQLITE, parse_url
 from rollbook_client.events import Event, RolloutAdmitted, StageSpan
 from rollbook_projections import Recorded, RolloutState, evolve
 from tests.support.sql import plain as plain
@@ -233,7 +233,9 @@ def writing(database_url: str, clock: Clock | None = None) -> Iterator[Writing]:
 
 def ledger_path(database_url: str) -> Path:
     """The file of a ledger on SQLite."""
-    return database_path(parse_url(database_url))
+    url = parse_url(database_url)
+    assert url.get_backend_name() == SQLITE
+    return database_path(url)
 
 
 def event_types(database_url: str, rollout_id: str) -> list[str]:

@@ -12,7 +12,7 @@ import asyncpg
 from rollbook.ledger.postgres.blocking import LoopThread, loop_thread
 from rollbook.ledger.postgres.dialect import numbered
 from rollbook.ledger.sqlite.engines import database_path
-from rollbook.ledger.urls import POSTGRES, parse_url
+from rollbook.ledger.urls import POSTGRES, SQLITE, parse_url
 
 type Rows = list[tuple[Any, ...]]
 
@@ -71,5 +71,7 @@ def rows(database_url: str, text: str, parameters: Iterable[Any] = ()) -> Rows:
 @contextmanager
 def plain(database_url: str) -> Iterator[sqlite3.Connection]:
     """A file as anybody's `sqlite3` sees it, each statement for itself."""
-    with closing(sqlite3.connect(database_path(parse_url(database_url)), isolation_level=None)) as connection:
+    url = parse_url(database_url)
+    assert url.get_backend_name() == SQLITE
+    with closing(sqlite3.connect(database_path(url), isolation_level=None)) as connection:
         yield connection
