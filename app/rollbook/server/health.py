@@ -5,10 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.vitals import MemberVitals, alive, read_head, read_members
 from rollbook_client.messages import RolloutLifecycle
-
-DEAD_AFTER_US = 15_000_000
-"""A member without a beat for so long does not count as alive."""
 
 
 class Concurrency(msgspec.Struct, frozen=True):
@@ -19,15 +17,23 @@ class Concurrency(msgspec.Struct, frozen=True):
     running: int
 
 
-class SchedulerHealth(msgspec.Struct, frozen=True):
-    """One live scheduler; ``trouble`` is what one of its loops last failed with."""
+class MemberHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """One live process; ``trouble`` is what one of its loops last failed with."""
 
     member_id: str
-    entrypoint: str | None
+    host: str
     beat_age_sec: float
-    capacity: int
     accepting: bool
     trouble: str | None
+
+
+class SchedulerHealth(MemberHealth, frozen=True, kw_only=True):
+    """One live scheduler: what it runs, from which queues, in how many slots; ``free`` is null until it has told."""
+
+    entrypoint: str | None
+    queues: tuple[str, ...]
+    capacity: int
+    free: int | None
 
 
 class LoopTrouble(msgspec.Struct, frozen=True):
@@ -46,43 +52,61 @@ class Health(msgspec.Struct, frozen=True):
     process_id: str
     lifecycle: RolloutLifecycle
     schedulers: list[SchedulerHealth]
+    apis: list[MemberHealth]
     background: list[LoopTrouble]
 
 
 async def take_health(
-    ledger: Ledger, *, instance_id: str, process_id: str, accepting: bool, background: list[LoopTrouble]
+    ledger: Ledger, *, queue: str, instance_id: str, process_id: str, accepting: bool, background: list[LoopTrouble]
 ) -> Health:
-    """The deployment's health now.
+    """The deployment's health now, as an API tells it that admits to ``queue``.
 
     Raises:
         LedgerUnavailable: the ledger cannot be read.
     """
     now = ledger.clock()
-    alive = await ledger.reader.members("scheduler", now - DEAD_AFTER_US)
+    members = await read_members(ledger.reader)
+    head = await read_head(ledger.reader)
     counts = (await ledger.reader.counts()).values()
     queued = sum(count.queued for count in counts)
     running = sum(count.running for count in counts)
-    schedulers = [
-        SchedulerHealth(
-            member_id=member.member_id,
-            entrypoint=member.entrypoint,
-            beat_age_sec=max(0, now - member.beat_at) / 1_000_000,
-            capacity=member.capacity,
-            accepting=bool(member.accepting),
-            trouble=member.trouble,
-        )
-        for member in alive
-    ]
+    schedulers = alive(members, "scheduler", now)
     return Health(
-        status="ok" if alive else "no_scheduler",
+        status="ok" if schedulers else "no_scheduler",
         concurrency=Concurrency(
-            max_concurrent=sum(member.capacity for member in alive),
-            queued=queued if alive else 0,
-            running=running if alive else 0,
+            max_concurrent=sum(member.capacity for member in schedulers),
+            queued=queued if schedulers else 0,
+            running=running if schedulers else 0,
         ),
         instance_id=instance_id,
         process_id=process_id,
-        lifecycle=RolloutLifecycle(accepting_rollouts=accepting, active_rollouts=queued + running),
-        schedulers=schedulers,
+        lifecycle=RolloutLifecycle(
+            accepting_rollouts=accepting and head.takes(queue), active_rollouts=queued + running
+        ),
+        schedulers=[_scheduler(member, now) for member in schedulers],
+        apis=[
+            MemberHealth(
+                member_id=member.member_id,
+                host=member.host_name,
+                beat_age_sec=member.beat_age_sec(now),
+                accepting=member.accepting,
+                trouble=member.trouble,
+            )
+            for member in alive(members, "api", now)
+        ],
         background=background,
+    )
+
+
+def _scheduler(member: MemberVitals, now_us: int) -> SchedulerHealth:
+    return SchedulerHealth(
+        member_id=member.member_id,
+        host=member.host_name,
+        beat_age_sec=member.beat_age_sec(now_us),
+        accepting=member.accepting,
+        trouble=member.trouble,
+        entrypoint=member.entrypoint,
+        queues=member.queues,
+        capacity=member.capacity,
+        free=member.free,
     )

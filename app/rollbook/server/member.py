@@ -17,8 +17,7 @@ from rollbook.ledger.decide import MICROSECONDS
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.liveness import host_name, joined, known_dead, left
 from rollbook.ledger.refusals import LedgerError, SchedulerGone
-
-from .health import DEAD_AFTER_US
+from rollbook.ledger.vitals import DEAD_AFTER_US
 
 log = logging.getLogger(__name__)
 

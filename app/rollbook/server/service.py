@@ -182,6 +182,7 @@ class ApiService:
         trouble = [LoopTrouble(name, text) for name, tell in self.loops.items() if (text := tell()) is not None]
         return await take_health(
             self.ledger,
+            queue=self.settings.queue,
             instance_id=self.instance_id,
             process_id=self.process_id,
             accepting=self.accepting,
