@@ -1,6 +1,6 @@
 """The schema's history: the only place that creates tables, views and triggers."""
 
-HEAD = "0003"
+HEAD = "0004"
 """The revision this code works with."""
 
 __all__ = ["HEAD"]

@@ -260,6 +260,36 @@ drains = sa.Table(
     sa.Column("opened_by", sa.Text),
 )
 
+# What stands for events that lie in a file: one row for each rollout, and one for each file.
+archives = sa.Table(
+    "archives",
+    metadata,
+    sa.Column("archive_id", sa.Text, primary_key=True),
+    sa.Column("file", sa.Text, nullable=False),
+    sa.Column("sha256", sa.LargeBinary, nullable=False),
+    sa.Column("size_bytes", _Id, nullable=False),
+    _time("before_at"),
+    _time("made_at"),
+    sa.Column("file_rollouts", _Id, nullable=False),
+    sa.Column("file_events", _Id, nullable=False),
+    sa.Column("rollouts", _Id, nullable=False),
+    sa.Column("events", _Id, nullable=False),
+    sa.Column("digest", sa.LargeBinary, nullable=False),
+    _time("completed_at", nullable=True),
+)
+
+archived_rollouts = sa.Table(
+    "archived_rollouts",
+    metadata,
+    sa.Column("number", _Id, primary_key=True, autoincrement=False),
+    sa.Column("archive_id", sa.Text, nullable=False),
+    sa.Column("seq", sa.Integer, nullable=False),
+    sa.Column("head", sa.LargeBinary, nullable=False),
+    sa.Column("first_position", _Id, nullable=False),
+    sa.Column("last_position", _Id, nullable=False),
+    sa.Column("archiving", sa.Integer, nullable=False),
+)
+
 HISTORY_TABLES: tuple[sa.Table, ...] = (
     admissions,
     lease_changes,

@@ -9,12 +9,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from rollbook_projections import Row
+from rollbook_projections.guards import POSTGRES_FUNCTIONS_2, POSTGRES_GUARDS_2
 
 from .blocking import BlockingConnection, blocking_connection
 
 PAGE_ROWS = 2_000
-GUARDS = ("events_append_only", "events_no_truncate")
-"""The triggers that keep events append-only."""
+GUARDS = POSTGRES_GUARDS_2
+"""The triggers that keep events and what is left of archived ones, and what each must say."""
 
 _AUDITED = """
     SELECT e.position, e.number, e.seq, convert_to(e.type, 'UTF8'), e.version, e.recorded_at,
@@ -22,9 +23,14 @@ _AUDITED = """
     FROM events e LEFT JOIN rollouts r ON r.number = e.number
     WHERE e.position > ? ORDER BY e.position LIMIT ?
 """
+# The functions must not see a session's temporary tables before ours, either.
 _GUARDS = """
-    SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-    WHERE t.tgrelid = 'events'::regclass AND t.tgenabled IN ('O', 'A') AND p.prosrc LIKE '%events are append-only%'
+    SELECT t.tgname, c.relname, t.tgtype::int, p.proname, p.prosrc
+    FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid IN ('events'::regclass, 'archived_rollouts'::regclass, 'archives'::regclass)
+      AND t.tgenabled IN ('O', 'A') AND t.tgqual IS NULL AND t.tgattr = ''
+      AND p.proconfig = ARRAY['search_path=pg_catalog, ' || quote_ident(n.nspname) || ', pg_temp']
 """
 
 
@@ -74,8 +80,11 @@ class PostgresSnapshot:
         return iter(())
 
     def missing_guards(self) -> Iterator[str]:
-        found = {row[0] for row in self.rows(_GUARDS)}
-        return (name for name in GUARDS if name not in found)
+        found = {name: rest for name, *rest in self.rows(_GUARDS)}
+        for name, guard in GUARDS.items():
+            says = [guard.table, guard.type, guard.function, POSTGRES_FUNCTIONS_2[guard.function]]
+            if found.get(name) != says:
+                yield name
 
 
 @contextmanager

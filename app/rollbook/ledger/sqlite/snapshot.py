@@ -11,16 +11,13 @@ import sqlalchemy as sa
 
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook_projections import Row
+from rollbook_projections.guards import SQLITE_GUARDS_2
 
 from .engines import reader_engine
 
 MAX_PAGE_FINDINGS = 10
-GUARDS = {
-    "events_no_update": "BEFORE UPDATE ON events",
-    "events_no_delete": "BEFORE DELETE ON events",
-    "events_no_replace": "BEFORE INSERT ON events",
-}
-"""The triggers that keep events append-only, and what each must say."""
+GUARDS = SQLITE_GUARDS_2
+"""The triggers that keep events and what is left of archived ones, and what each must say."""
 
 
 # The table is read in the order of its pages and by its own bytes: an index may hold the old ones.
@@ -73,10 +70,7 @@ class SqliteSnapshot:
     def missing_guards(self) -> Iterator[str]:
         rows = self.rows("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
         found = {shown_text(name): shown_text(text) for name, text in rows}
-        for name, says in GUARDS.items():
-            body = found.get(name, "")
-            if says not in body or "RAISE(ABORT" not in body:
-                yield name
+        return (name for name, says in GUARDS.items() if found.get(name) != says)
 
 
 def shown_text(value: Any) -> str:
