@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rollbook.ledger.schema import upgrade
+from rollbook.ledger.secrets import KEY_VARIABLE
 from rollbook.ledger.urls import POSTGRES, SQLITE, parse_url
 from tests.support.postgres import fresh_database
 
@@ -53,6 +54,12 @@ def ledger_templates() -> Iterator[NewLedger]:
                 yield sqlite_url(folder)
 
         yield new_ledger
+
+
+def secret_key_of(database_url: str) -> dict[str, str]:
+    """The variables that processes over a ledger need: none where they make their key themselves."""
+    on_postgres = parse_url(database_url).get_backend_name() == POSTGRES
+    return {KEY_VARIABLE: SECRET_KEY} if on_postgres else {}
 
 
 def sqlite_file(folder: Path) -> Path:

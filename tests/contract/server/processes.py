@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +16,7 @@ import msgspec
 
 from rollbook.settings import ApiSettings
 from tests.contract.server.support import LIMIT_SEC, QUEUE
+from tests.support.databases import secret_key_of
 
 
 def free_port() -> int:
@@ -56,13 +56,14 @@ class ApiProcess:
                     assert time.monotonic() < deadline, "the API does not answer"
 
 
-def start(folder: Path, **changes: Any) -> ApiProcess:
-    """Start an API process on the folder's ledger, with a lifeline to this one."""
-    settings = ApiSettings(database_url=f"sqlite:///{folder}/ledger.sqlite3", queue=QUEUE, port=free_port())
+def start(database_url: str, **changes: Any) -> ApiProcess:
+    """Start an API process on a ledger, with a lifeline to this one."""
+    settings = ApiSettings(database_url=database_url, queue=QUEUE, port=free_port())
     settings = msgspec.structs.replace(settings, **changes)
     read_end, write_end = os.pipe()
     environment = {
         **os.environ,
+        **secret_key_of(database_url),
         "ROLLBOOK_API_SETTINGS": msgspec.json.encode(settings).decode(),
         "ROLLBOOK_LIFELINE_FD": str(read_end),
     }
@@ -78,9 +79,9 @@ def start(folder: Path, **changes: Any) -> ApiProcess:
 
 
 @contextmanager
-def running(folder: Path, **changes: Any) -> Iterator[ApiProcess]:
+def running(database_url: str, **changes: Any) -> Iterator[ApiProcess]:
     """An API process that answers; killed at the end if it still runs."""
-    process = start(folder, **changes)
+    process = start(database_url, **changes)
     try:
         process.await_ready()
         yield process

@@ -1,15 +1,10 @@
-"""A service on a real ledger in a temporary folder, called through its application; the test plays the scheduler."""
+"""A service on a real ledger, called through its application; the test plays the scheduler."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -18,8 +13,6 @@ from litestar import Litestar
 
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.ledger import Ledger
-from rollbook.ledger.schema import upgrade
-from rollbook.ledger.urls import parse_url
 from rollbook.server.app import build_app
 from rollbook.server.member import ApiMember
 from rollbook.server.service import ApiService
@@ -122,29 +115,18 @@ class Api:
         return [event.type for event in await self.ledger.reader.events_page(rollout_id=rollout_id)]
 
 
-@cache
-def _template() -> Path:
-    """A migrated, empty ledger to copy: migrating anew for each test would be most of its time."""
-    path = Path(tempfile.mkdtemp(prefix="rollbook-template-")) / "ledger.sqlite3"
-    atexit.register(shutil.rmtree, path.parent)
-    upgrade(parse_url(f"sqlite:///{path}"))
-    return path
-
-
 @asynccontextmanager
-async def serving(folder: Path, *, member: bool = False, **changes: Any) -> AsyncIterator[Api]:
-    """An API on the folder's ledger; ``member`` registers it as an API process does."""
+async def serving(database_url: str, *, member: bool = False, **changes: Any) -> AsyncIterator[Api]:
+    """An API on a migrated ledger; ``member`` registers it as an API process does."""
     settings = msgspec.structs.replace(
         ApiSettings(
-            database_url=f"sqlite:///{folder}/ledger.sqlite3",
+            database_url=database_url,
             queue=QUEUE,
             result_wait_timeout_sec=0.05,
             polling_lease_timeout_sec=60.0,
         ),
         **changes,
     )
-    if not (folder / "ledger.sqlite3").exists():
-        shutil.copyfile(_template(), folder / "ledger.sqlite3")
     ledger = await Ledger.open(settings.database_url, migrate=False)
     service = ApiService(ledger, settings)
     api_member = ApiMember(ledger, lease_timeout_sec=60.0, accepting=lambda: service.accepting)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +11,14 @@ import pytest
 from rollbook.ledger.codec import loads
 from rollbook.ledger.secrets import token_digest
 from tests.contract.server.support import QUEUE, Api, admission_body, serving
+from tests.support.contents import all_bytes
 
 SECRET_KEY = "sk-0123456789-very-secret"
 SECRET_URL = "https://user:pass@chat.example:8443/cap/3f9c1b/v1?sig=abcdef123456"
 
 
-async def test_answer_carries_the_token_and_the_timing(tmp_path: Path) -> None:
-    async with serving(tmp_path, result_wait_timeout_sec=1.5, polling_lease_timeout_sec=7.0) as api:
+async def test_answer_carries_the_token_and_the_timing(database_url: str) -> None:
+    async with serving(database_url, result_wait_timeout_sec=1.5, polling_lease_timeout_sec=7.0) as api:
         body = (await api.admit("r-1")).json()
         token = body.pop("polling_lease_token")
         assert len(token) >= 32
@@ -32,8 +32,8 @@ async def test_answer_carries_the_token_and_the_timing(tmp_path: Path) -> None:
         assert (await api.service.state("r-1")).lease_timeout_us == 7_000_000
 
 
-async def test_row_carries_the_settings_of_the_api(tmp_path: Path) -> None:
-    async with serving(tmp_path, queue="other", max_attempts=5) as api:
+async def test_row_carries_the_settings_of_the_api(database_url: str) -> None:
+    async with serving(database_url, queue="other", max_attempts=5) as api:
         await api.admitted(agent_timeout_sec=2.5)
         state = await api.service.state("r-1")
         assert (state.queue, state.max_attempts, state.agent_timeout_us) == ("other", 5, 2_500_000)
@@ -54,8 +54,8 @@ async def test_event_carries_the_public_part_of_the_request(api: Api) -> None:
     assert request == {"initial_messages": [{"role": "user", "content": "6 x 7?"}], **fields}
 
 
-async def test_key_and_url_are_in_no_event_and_no_file_and_come_back_for_the_execution(
-    api: Api, tmp_path: Path
+async def test_key_and_url_are_in_no_event_and_nowhere_in_the_database_and_come_back_for_the_execution(
+    api: Api, database_url: str
 ) -> None:
     await api.admitted(llm_api_key=SECRET_KEY, chat_completions_url=SECRET_URL)
     await api.claim()
@@ -64,10 +64,11 @@ async def test_key_and_url_are_in_no_event_and_no_file_and_come_back_for_the_exe
     assert (secrets.chat_completions_url, secrets.llm_api_key) == (SECRET_URL, SECRET_KEY)
     assert work.request.endpoint_origin == "https://chat.example:8443"
     shown = (await api.http.get("/events")).content + (await api.http.get("/rollouts")).content
-    files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    kept = all_bytes(database_url)
+    assert b"6 x 7?" in kept
     for secret in (SECRET_KEY, "cap/3f9c1b", "sig=abcdef123456"):
         assert secret.encode() not in shown
-        assert secret.encode() not in files
+        assert secret.encode() not in kept
 
 
 async def test_refused_admission_tells_no_secret_of_its_body(api: Api) -> None:
@@ -102,8 +103,8 @@ async def test_wrong_field_is_named(api: Api, fields: dict[str, object], loc: li
     assert [item["loc"] for item in response.json()["detail"]] == [loc]
 
 
-async def test_full_queue_answers_when_to_try_again(tmp_path: Path) -> None:
-    async with serving(tmp_path, max_queue_depth=1) as api:
+async def test_full_queue_answers_when_to_try_again(database_url: str) -> None:
+    async with serving(database_url, max_queue_depth=1) as api:
         await api.admitted("r-1")
         full = await api.admit("r-2")
         assert full.status_code == 429
@@ -115,8 +116,10 @@ async def test_full_queue_answers_when_to_try_again(tmp_path: Path) -> None:
         assert (await api.admit("r-2")).status_code == 202
 
 
-async def test_shutting_down_is_told_after_what_is_wrong_with_the_request_and_before_all_else(tmp_path: Path) -> None:
-    async with serving(tmp_path, max_request_bytes=1_000, max_queue_depth=1) as api:
+async def test_shutting_down_is_told_after_what_is_wrong_with_the_request_and_before_all_else(
+    database_url: str,
+) -> None:
+    async with serving(database_url, max_request_bytes=1_000, max_queue_depth=1) as api:
         token = await api.admitted("r-1")
         api.service.stop_admissions()
         refused = await api.admit("r-1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,8 @@ FLOOD_BYTES = 64 * 1024 * 1024
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
-    with running(Path(tmp_path_factory.mktemp("api"))) as api:
+def process(shared_ledger: str) -> Iterator[ApiProcess]:
+    with running(shared_ledger) as api:
         yield api
 
 

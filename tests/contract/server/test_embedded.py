@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,35 +19,33 @@ class Echo(AgentWorkflow[AgentWorkflowConfig]):
         return ctx.prompt
 
 
-async def test_api_leaves_before_the_scheduler_drains(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/ledger.sqlite3"
+async def test_api_leaves_before_the_scheduler_drains(database_url: str) -> None:
     seen: list[list[tuple[Any, ...]]] = []
 
     @contextlib.asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         yield
-        seen.append(rows(url, STOPPED))
+        seen.append(rows(database_url, STOPPED))
 
     app = create_rollout_server(
-        backend=LocalBackend(workflow=Echo), lifespan=lifespan, database_url=url, configure_logging=False
+        backend=LocalBackend(workflow=Echo), lifespan=lifespan, database_url=database_url, configure_logging=False
     )
     async with app.lifespan():
-        assert rows(url, STOPPED) == [("api", 0), ("scheduler", 0)]
+        assert rows(database_url, STOPPED) == [("api", 0), ("scheduler", 0)]
     # While user code still cleans up nobody can poll, and so no API may count as alive.
     assert seen == [[("api", 1), ("scheduler", 0)]]
-    assert rows(url, STOPPED) == [("api", 1), ("scheduler", 1)]
+    assert rows(database_url, STOPPED) == [("api", 1), ("scheduler", 1)]
 
 
-async def test_lifespan_that_fails_leaves_nobody_behind(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/ledger.sqlite3"
+async def test_lifespan_that_fails_leaves_nobody_behind(database_url: str) -> None:
 
     def lifespan(_: object) -> contextlib.AbstractAsyncContextManager[None]:
         raise RuntimeError("no licence for this")
 
     app = create_rollout_server(
-        backend=LocalBackend(workflow=Echo), lifespan=lifespan, database_url=url, configure_logging=False
+        backend=LocalBackend(workflow=Echo), lifespan=lifespan, database_url=database_url, configure_logging=False
     )
     with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="no licence")):
         async with app.lifespan():
             pytest.fail("it started")
-    assert rows(url, STOPPED) == [("api", 1), ("scheduler", 1)]
+    assert rows(database_url, STOPPED) == [("api", 1), ("scheduler", 1)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,17 +57,17 @@ async def test_failing_loop_is_told_with_its_trouble(api: Api) -> None:
     assert (await health(api))["background"] == [{"loop": "sweep", "trouble": "disk full"}]
 
 
-async def test_ids_default_to_a_fresh_one_per_process(tmp_path: Path) -> None:
-    async with serving(tmp_path) as first:
+async def test_ids_default_to_a_fresh_one_per_process(database_url: str) -> None:
+    async with serving(database_url) as first:
         one = await health(first)
-    async with serving(tmp_path) as second:
+    async with serving(database_url) as second:
         other = await health(second)
     assert one["instance_id"] == one["process_id"]
     assert one["process_id"] != other["process_id"]
 
 
-async def test_ids_are_the_deployments_where_it_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ids_are_the_deployments_where_it_names_them(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLBOOK_PROCESS_ID", "group-7")
-    async with serving(tmp_path, instance_id="blue") as api:
+    async with serving(database_url, instance_id="blue") as api:
         body = await health(api)
         assert (body["process_id"], body["instance_id"]) == ("group-7", "blue")

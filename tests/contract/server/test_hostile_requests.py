@@ -19,11 +19,10 @@ from tests.contract.server.support import admission_body
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
+def process(shared_ledger: str) -> Iterator[ApiProcess]:
     """One API for all requests; it must outlive them."""
-    folder = tmp_path_factory.mktemp("hostile")
     with running(
-        folder, result_wait_timeout_sec=0.001, polling_lease_timeout_sec=60.0, max_request_bytes=20_000
+        shared_ledger, result_wait_timeout_sec=0.001, polling_lease_timeout_sec=60.0, max_request_bytes=20_000
     ) as api:
         yield api
         with api.connect() as connection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -39,9 +38,9 @@ def bearer(key: str) -> dict[str, str]:
 
 
 @pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[Api]:
+async def guarded(database_url: str) -> AsyncIterator[Api]:
     """An API with both keys that holds `r-1`; its HTTP client sends no key by itself."""
-    async with serving(tmp_path, api_key=KEY, operator_api_key=OPERATOR_KEY) as api:
+    async with serving(database_url, api_key=KEY, operator_api_key=OPERATOR_KEY) as api:
         await api.admitted()
         del api.http.headers["authorization"]
         yield api
@@ -80,8 +79,8 @@ async def test_operators_key_admits_polls_and_cancels_nothing(guarded: Api) -> N
     assert await guarded.seq() == before
 
 
-async def test_operators_key_alone_guards_only_the_operators_routes(tmp_path: Path) -> None:
-    async with serving(tmp_path, operator_api_key=OPERATOR_KEY) as api:
+async def test_operators_key_alone_guards_only_the_operators_routes(database_url: str) -> None:
+    async with serving(database_url, operator_api_key=OPERATOR_KEY) as api:
         assert (await api.admit()).status_code == 202
         assert (await api.http.get("/health")).status_code == 200
         assert (await api.http.get("/events")).status_code == 401

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -116,8 +115,8 @@ async def test_failure_tells_message_and_category(waiting_api: Api) -> None:
     assert (body["err_message"], body["err_category"]) == ("boom", "agent_error")
 
 
-async def test_result_needs_the_right_token_but_no_live_lease(tmp_path: Path) -> None:
-    async with serving(tmp_path, result_wait_timeout_sec=0.001, polling_lease_timeout_sec=0.002) as api:
+async def test_result_needs_the_right_token_but_no_live_lease(database_url: str) -> None:
+    async with serving(database_url, result_wait_timeout_sec=0.001, polling_lease_timeout_sec=0.002) as api:
         token = await api.admitted()
         await api.admitted("r-2")
         await api.ledger.submit(cmd.Cancel(requested_by="test", ids=("r-1",)))
@@ -127,8 +126,10 @@ async def test_result_needs_the_right_token_but_no_live_lease(tmp_path: Path) ->
         assert (await api.poll("wrong")).status_code == 403
 
 
-async def test_poll_after_the_deadline_tells_that_the_lease_expired(tmp_path: Path) -> None:
-    async with serving(tmp_path, member=True, result_wait_timeout_sec=0.0001, polling_lease_timeout_sec=0.0002) as api:
+async def test_poll_after_the_deadline_tells_that_the_lease_expired(database_url: str) -> None:
+    async with serving(
+        database_url, member=True, result_wait_timeout_sec=0.0001, polling_lease_timeout_sec=0.0002
+    ) as api:
         token = await api.admitted()
         async with asyncio.timeout(LIMIT_SEC):
             while (body := (await api.poll(token)).json())["status"] == "queued":
@@ -163,12 +164,12 @@ async def test_ending_waits_answers_parked_polls_and_lets_no_later_one_wait(wait
     assert (await asyncio.wait_for(api.poll(token), LIMIT_SEC)).json()["status"] == "queued"
 
 
-async def test_result_is_forgotten_after_its_retention_but_the_id_stays_taken(tmp_path: Path) -> None:
-    async with serving(tmp_path) as api:
+async def test_result_is_forgotten_after_its_retention_but_the_id_stays_taken(database_url: str) -> None:
+    async with serving(database_url) as api:
         token = await api.admitted()
         await api.run()
         assert (await api.poll(token)).status_code == 200
-    async with serving(tmp_path, result_retention_sec=0.0) as api:
+    async with serving(database_url, result_retention_sec=0.0) as api:
         assert (await api.poll(token)).json() == {"detail": "unknown rollout_id"}
         assert (await api.poll("wrong")).status_code == 404
         assert (await api.http.get("/rollout/r-1/status")).status_code == 404
@@ -176,9 +177,9 @@ async def test_result_is_forgotten_after_its_retention_but_the_id_stays_taken(tm
         assert (await api.http.get("/rollout/r-1/events")).status_code == 200
 
 
-async def test_poll_that_waits_for_the_end_is_told_the_result_however_short_the_retention(tmp_path: Path) -> None:
+async def test_poll_that_waits_for_the_end_is_told_the_result_however_short_the_retention(database_url: str) -> None:
     async with serving(
-        tmp_path, result_retention_sec=0.0, result_wait_timeout_sec=500.0, polling_lease_timeout_sec=1_000.0
+        database_url, result_retention_sec=0.0, result_wait_timeout_sec=500.0, polling_lease_timeout_sec=1_000.0
     ) as api:
         token = await api.admitted()
         await api.claim()

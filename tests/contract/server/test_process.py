@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
 import httpx
 import pytest
@@ -18,6 +15,7 @@ import pytest
 from rollbook_client.messages import POLLING_LEASE_HEADER
 from tests.contract.server.processes import ApiProcess, end, free_port, read_response, running, start
 from tests.contract.server.support import LIMIT_SEC, admission_body
+from tests.support.ledger import rows
 
 LONG = {"result_wait_timeout_sec": 500.0, "polling_lease_timeout_sec": 1_000.0}
 
@@ -57,9 +55,9 @@ def parked(process: ApiProcess, http: httpx.Client, token: str) -> socket.socket
 
 
 def test_sigterm_answers_parked_polls_closes_idle_connections_and_exits_with_0(
-    tmp_path: Path, http: httpx.Client
+    database_url: str, http: httpx.Client
 ) -> None:
-    with running(tmp_path, **LONG) as process:
+    with running(database_url, **LONG) as process:
         token = admit(process, http)
         idle = process.connect()
         idle.sendall(b"GET /health HTTP/1.1\r\nhost: api\r\n\r\n")
@@ -79,17 +77,15 @@ def test_sigterm_answers_parked_polls_closes_idle_connections_and_exits_with_0(
             connection.close()
 
 
-def test_api_leaves_the_members_when_it_ends(tmp_path: Path, http: httpx.Client) -> None:
-    with running(tmp_path) as process:
+def test_api_leaves_the_members_when_it_ends(database_url: str, http: httpx.Client) -> None:
+    with running(database_url) as process:
         process.child.send_signal(signal.SIGINT)
         assert process.wait() == 0
-    with closing(sqlite3.connect(tmp_path / "ledger.sqlite3")) as database:
-        (stopped,) = database.execute("SELECT count(*) FROM members WHERE kind = 'api' AND stopped_at IS NULL")
-    assert stopped == (0,)
+    assert rows(database_url, "SELECT kind, stopped_at IS NULL FROM members") == [("api", False)]
 
 
-def test_end_of_the_parent_ends_it_at_once_even_with_work_in_hand(tmp_path: Path, http: httpx.Client) -> None:
-    process = start(tmp_path, **LONG)
+def test_end_of_the_parent_ends_it_at_once_even_with_work_in_hand(database_url: str, http: httpx.Client) -> None:
+    process = start(database_url, **LONG)
     process.await_ready()
     waiting = parked(process, http, admit(process, http))
     os.close(process.lifeline_fd)
@@ -100,64 +96,68 @@ def test_end_of_the_parent_ends_it_at_once_even_with_work_in_hand(tmp_path: Path
     end(process)
 
 
-def test_kill_loses_nothing_that_was_acknowledged_and_old_tokens_stay_good(tmp_path: Path, http: httpx.Client) -> None:
+def test_kill_loses_nothing_that_was_acknowledged_and_old_tokens_stay_good(
+    database_url: str, http: httpx.Client
+) -> None:
     port = free_port()
-    with running(tmp_path, port=port, **LONG) as process:
+    with running(database_url, port=port, **LONG) as process:
         token = admit(process, http)
         parked(process, http, token).close()
         process.child.kill()
         assert process.wait() == -signal.SIGKILL
     quick = {"result_wait_timeout_sec": 0.01, "polling_lease_timeout_sec": 1_000.0}
-    with running(tmp_path, port=port, **quick) as process:
+    with running(database_url, port=port, **quick) as process:
         again = http.get(f"{process.url}/rollout/r-1/result", headers={POLLING_LEASE_HEADER: token})
         assert (again.status_code, again.json()["status"]) == (200, "queued")
         assert http.post(f"{process.url}/rollout", json=admission_body("r-1")).status_code == 409
 
 
-def test_restart_within_the_beat_limit_extends_the_leases_of_the_killed_one(tmp_path: Path, http: httpx.Client) -> None:
-    with running(tmp_path, **LONG) as process:
+def test_restart_within_the_beat_limit_extends_the_leases_of_the_killed_one(
+    database_url: str, http: httpx.Client
+) -> None:
+    with running(database_url, **LONG) as process:
         admit(process, http)
         process.child.kill()
         process.wait()
-    with running(tmp_path, **LONG) as process:
+    with running(database_url, **LONG) as process:
         events = http.get(f"{process.url}/rollout/r-1/events").json()["events"]
         assert [event["type"] for event in events] == ["rollout_admitted", "lease_extended"]
 
 
-def test_taken_port_ends_it_with_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+def test_taken_port_ends_it_with_one_line_that_says_what_to_do(database_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        process = start(tmp_path, port=taken.getsockname()[1])
+        process = start(database_url, port=taken.getsockname()[1])
         assert process.wait() == 1
         errors = end(process)
     assert errors.count("\n") == 1
     assert "choose another --host or --port" in errors
 
 
-def test_setting_out_of_range_ends_it_with_one_line(tmp_path: Path) -> None:
-    process = start(tmp_path, polling_lease_timeout_sec=1.0)
+def test_setting_out_of_range_ends_it_with_one_line(database_url: str) -> None:
+    process = start(database_url, polling_lease_timeout_sec=1.0)
     assert process.wait() == 1
     errors = end(process)
     assert errors.count("\n") == 1
     assert "polling_lease_timeout_sec is 1.0" in errors
 
 
-def test_bytes_that_are_no_http_are_answered_with_a_json_object(tmp_path: Path) -> None:
-    with running(tmp_path) as process, process.connect() as connection:
+def test_bytes_that_are_no_http_are_answered_with_a_json_object(database_url: str) -> None:
+    with running(database_url) as process, process.connect() as connection:
         connection.sendall(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
         status, headers, body = read_response(connection)
         assert (status, headers["content-type"]) == (400, "application/json")
         assert b'"detail"' in body
 
 
-def test_body_far_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
-    with running(tmp_path, max_request_bytes=100_000) as process, process.connect() as connection:
+def test_body_far_over_the_limit_is_refused_unread(database_url: str) -> None:
+    with running(database_url, max_request_bytes=100_000) as process, process.connect() as connection:
         # Announced and never sent: the answer cannot have waited for it.
         connection.sendall(b"POST /rollout HTTP/1.1\r\nhost: api\r\ncontent-length: 300000\r\n\r\n{")
         assert read_response(connection)[0] == 413
 
 
-def test_upload_that_never_ends_does_not_hold_the_shutdown_for_ever(tmp_path: Path) -> None:
-    with running(tmp_path) as process, process.connect() as connection:
+def test_upload_that_never_ends_does_not_hold_the_shutdown_for_ever(database_url: str) -> None:
+    with running(database_url) as process, process.connect() as connection:
         connection.sendall(b"POST /rollout HTTP/1.1\r\nhost: api\r\ncontent-length: 1000\r\n\r\n{")
         with process.connect() as other:
             other.sendall(b"GET /health HTTP/1.1\r\nhost: api\r\n\r\n")
@@ -169,8 +169,8 @@ def test_upload_that_never_ends_does_not_hold_the_shutdown_for_ever(tmp_path: Pa
         assert process.wait() == 0
 
 
-def test_polls_of_a_burst_of_connections_are_all_answered(tmp_path: Path, http: httpx.Client) -> None:
-    with running(tmp_path, result_wait_timeout_sec=0.2, polling_lease_timeout_sec=500.0) as process:
+def test_polls_of_a_burst_of_connections_are_all_answered(database_url: str, http: httpx.Client) -> None:
+    with running(database_url, result_wait_timeout_sec=0.2, polling_lease_timeout_sec=500.0) as process:
         token = admit(process, http)
         statuses: list[int] = []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -158,9 +157,9 @@ CASES = [
 
 
 @pytest.fixture
-async def two_rollouts(tmp_path: Path) -> AsyncIterator[tuple[Api, dict[str, str]]]:
+async def two_rollouts(database_url: str) -> AsyncIterator[tuple[Api, dict[str, str]]]:
     """An API that holds a rollout in its queue and a finished one, and their tokens."""
-    async with serving(tmp_path, max_request_bytes=LIMIT_BYTES) as api:
+    async with serving(database_url, max_request_bytes=LIMIT_BYTES) as api:
         done = await api.admitted("done")
         await api.run("done")
         tokens = {"open": await api.admitted("open"), "done": done, "": ""}
@@ -231,9 +230,9 @@ async def test_body_nested_a_thousand_deep_is_admitted_and_one_deeper_is_not(api
     [None, "", KEY, f"bearer {KEY}", f"Bearer  {KEY}", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", f"Basic {KEY}"],
 )
 async def test_request_without_the_exact_key_is_unauthorized_whatever_it_asks(
-    tmp_path: Path, method: str, path: str, authorization: str | None
+    database_url: str, method: str, path: str, authorization: str | None
 ) -> None:
-    async with serving(tmp_path, api_key=KEY) as api:
+    async with serving(database_url, api_key=KEY) as api:
         del api.http.headers["authorization"]
         headers = {} if authorization is None else {"authorization": authorization}
         response = await api.http.request(method, path, headers=headers, content=b"{")
@@ -241,8 +240,8 @@ async def test_request_without_the_exact_key_is_unauthorized_whatever_it_asks(
         assert response.json() == {"detail": "unauthorized"}
 
 
-async def test_request_with_the_key_is_routed(tmp_path: Path) -> None:
-    async with serving(tmp_path, api_key=KEY) as api:
+async def test_request_with_the_key_is_routed(database_url: str) -> None:
+    async with serving(database_url, api_key=KEY) as api:
         assert (await api.http.get("/health")).status_code == 200
         assert (await api.http.get("/nothing")).status_code == 404
         assert (await api.admit()).status_code == 202

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -16,20 +12,12 @@ from rollbook.server.service import ApiService
 from rollbook.settings import ApiSettings
 from rollbook_client.messages import POLLING_LEASE_HEADER
 from tests.contract.server.support import LIMIT_SEC, Api, admission_body
+from tests.support.outages import unwritable
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Somebody else holds SQLite's write lock: each write fails at once."""
-    with closing(sqlite3.connect(folder / "ledger.sqlite3", isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        yield
-        other.execute("ROLLBACK")
-
-
-async def test_writes_answer_503_and_work_again_when_the_cause_is_gone(api: Api, tmp_path: Path) -> None:
+async def test_writes_answer_503_and_work_again_when_the_cause_is_gone(api: Api, database_url: str) -> None:
     token = await api.admitted()
-    with locked(tmp_path):
+    with unwritable(database_url):
         refused = [await api.admit("r-2"), await api.poll(token), await api.cancel(ids=["r-1"])]
         assert [response.status_code for response in refused] == [503, 503, 503]
         for response in refused:
@@ -42,21 +30,21 @@ async def test_writes_answer_503_and_work_again_when_the_cause_is_gone(api: Api,
     assert await api.event_types("r-2") == ["rollout_admitted"]
 
 
-async def test_failing_beat_is_told_in_health_and_tried_again(api: Api, tmp_path: Path) -> None:
+async def test_failing_beat_is_told_in_health_and_tried_again(api: Api, database_url: str) -> None:
     member = ApiMember(api.ledger, lease_timeout_sec=60.0, accepting=lambda: True)
     api.service.loops["beat"] = lambda: member.trouble
     await member.start()
-    with locked(tmp_path):
+    with unwritable(database_url):
         assert not await member.run_once()
         (trouble,) = (await api.http.get("/health")).json()["background"]
         assert trouble["loop"] == "beat"
-        assert "locked" in trouble["trouble"]
+        assert "the ledger cannot be written now" in trouble["trouble"]
     assert await member.run_once()
     assert (await api.http.get("/health")).json()["background"] == []
     await member.stop()
 
 
-async def test_service_whose_ledger_is_not_open_yet_answers_503(tmp_path: Path) -> None:
+async def test_service_whose_ledger_is_not_open_yet_answers_503() -> None:
     service = ApiService(None, ApiSettings(database_url="sqlite:///unused", queue="q"))
     transport = httpx.ASGITransport(cast(Any, build_app(service)))
     async with httpx.AsyncClient(transport=transport, base_url="http://api", timeout=LIMIT_SEC) as http:

@@ -1,0 +1,28 @@
+"""Everything that a ledger's database holds, as bytes to search: what its files, or a dump of it, would show."""
+
+from __future__ import annotations
+
+from rollbook.ledger.sqlite.engines import database_path
+from rollbook.ledger.urls import POSTGRES, parse_url
+from tests.support.postgres import execute
+
+_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+_COLUMNS = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = $1"
+
+
+def all_bytes(database_url: str) -> bytes:
+    """SQLite's file with its log and all else in its folder; on PostgreSQL every value of every table."""
+    url = parse_url(database_url)
+    if url.get_backend_name() == POSTGRES:
+        return b"\n".join(_values(database_url, table) for (table,) in execute(database_url, _TABLES))
+    return b"".join(path.read_bytes() for path in database_path(url).parent.iterdir() if path.is_file())
+
+
+def _values(database_url: str, table: str) -> bytes:
+    # Bytes as they are, for what is encoded as hex is found by nobody's search.
+    values = ", ".join(
+        f'"{name}"' if kind == "bytea" else f"convert_to(\"{name}\"::text, 'UTF8')"
+        for name, kind in execute(database_url, _COLUMNS, table)
+    )
+    rows = execute(database_url, f'SELECT {values} FROM "{table}"')
+    return b"\n".join(value for row in rows for value in row if value is not None)
