@@ -24,7 +24,7 @@ from rollbook.ledger.schema import SchemaError, check, downgrade, revision, upgr
 from rollbook.ledger.sqlite.snapshot import GUARDS
 from rollbook.ledger.urls import parse_url
 from rollbook_projections.tables import metadata
-from rollbook_projections.views import VIEWS_1
+from rollbook_projections.views import VIEWS
 from tests.support.ledger import admit, claim, finish, ledger_path, plain, rows, scheduler, writing
 
 OBJECTS = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' AND name NOT LIKE 'alembic_%'"
@@ -65,7 +65,7 @@ def test_tables_and_partial_indexes_agree_to_the_letter(url: sa.URL, tmp_path: P
 
 def test_views_and_guards_are_there(url: sa.URL) -> None:
     upgrade(url)
-    assert set(objects(ledger_path(str(url)), ("view",))) == set(VIEWS_1)
+    assert set(objects(ledger_path(str(url)), ("view",))) == set(VIEWS)
     assert set(objects(ledger_path(str(url)), ("trigger",))) == set(GUARDS)
 
 
