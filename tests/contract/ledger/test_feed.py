@@ -1,29 +1,29 @@
-"""Who wakes whom: no change is missed, renewals wake nobody, hints may be lost."""
+"""Who wakes whom: no change is missed, renewals wake nobody."""
 
 import asyncio
 import random
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollbook.ledger import feed as feed_module
 from rollbook.ledger.feed import Watch
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerUnavailable
+from rollbook.ledger.urls import POSTGRES, parse_url
 from rollbook_projections import RolloutState
-from tests.support import faults
 from tests.support.ledger import admit, cancel, claim, enter, finish, ledger_path, poll, rows, scheduler
 
+MOST_READS = 4
+"""Connections that a process reads with, at most."""
 LONG_SEC = 60.0
 """Longer than any wait here takes; a wait that ends by it is a failure."""
 
 
 @pytest.fixture
 async def other(ledger: Ledger, database_url: str) -> AsyncIterator[Ledger]:
-    """Another process's ledger, without a hint socket: it looks at the file."""
+    """Another process's ledger, without a hint socket: on SQLite it looks at the file."""
     opened = await Ledger.open(database_url)
     yield opened
     await opened.close()
@@ -169,59 +169,13 @@ async def test_cancelled_waiter_leaves_nothing_behind(ledger: Ledger) -> None:
     await ledger.submit(cancel("r-1"))
 
 
-async def test_commit_of_another_process_wakes_by_the_file(ledger: Ledger, other: Ledger) -> None:
+async def test_commit_of_another_process_wakes(ledger: Ledger, other: Ledger) -> None:
     await ledger.submit(admit())
     with ledger.feed.watch("r-1") as watch:
         state = await ledger.submit(poll())
         waiting = asyncio.ensure_future(changed(state, watch))
         await other.submit(cancel("r-1"))
         assert (await waiting).status == "cancelled"
-
-
-async def test_hint_of_another_process_wakes(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # No backstop: only a hint can wake.
-    monkeypatch.setattr(feed_module, "BACKSTOP_SEC", LONG_SEC)
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    first = await Ledger.open(database_url, hint_socket=here)
-    second = await Ledger.open(database_url, hint_socket=there)
-    await first.submit(admit())
-    with first.feed.watch("r-1") as watch:
-        state = await first.submit(poll())
-        waiting = asyncio.ensure_future(changed(state, watch))
-        await second.submit(cancel("r-1"))
-        assert (await waiting).status == "cancelled"
-    await first.close()
-    await second.close()
-    here.close()
-    there.close()
-
-
-async def test_lost_hints_are_made_good_by_the_backstop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "BACKSTOP_SEC", 0.05)
-    silent, nowhere = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    first = await Ledger.open(database_url, hint_socket=silent)
-    second = await Ledger.open(database_url)
-    await first.submit(admit())
-    with first.feed.watch("r-1") as watch:
-        state = await first.submit(poll())
-        waiting = asyncio.ensure_future(changed(state, watch))
-        await second.submit(cancel("r-1"))
-        assert (await waiting).status == "cancelled"
-    await first.close()
-    await second.close()
-    silent.close()
-    nowhere.close()
-
-
-async def test_full_or_closed_hint_socket_stops_no_commit(database_url: str) -> None:
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    ledger = await Ledger.open(database_url, hint_socket=here)
-    for i in range(400):
-        await ledger.submit(admit(f"r-{i}"))
-    there.close()
-    assert (await ledger.submit(admit("last"))).rollout_id == "last"
-    await ledger.close()
-    here.close()
 
 
 async def test_changes_of_batches_that_were_carried_out_one_by_one_are_told(ledger: Ledger, other: Ledger) -> None:
@@ -264,8 +218,10 @@ async def test_read_that_fails_is_repeated(
         waiting = asyncio.ensure_future(changed(state, watch))
         await ledger.submit(cancel("r-1"))
         assert (await waiting).status == "cancelled"
-    assert troubles == ["the test's"]
-    assert other.feed.trouble is None
+        assert troubles == ["the test's"]
+        async with asyncio.timeout(LONG_SEC / 2):
+            while other.feed.trouble is not None:
+                await asyncio.sleep(0)  # told as soon as there is nothing more to read
 
 
 async def test_listener_that_fails_keeps_nobody_from_hearing(ledger: Ledger) -> None:
@@ -288,13 +244,9 @@ async def test_listeners_hear_every_change_once_in_order(ledger: Ledger, other: 
 
 
 async def test_thousand_waiting_polls_hold_no_connection(ledger: Ledger, database_url: str) -> None:
-    def open_files() -> int:
-        entries = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-        return sum(str(entry.readlink()).startswith(str(ledger_path(database_url))) for entry in entries)
-
     names = [f"r-{i}" for i in range(1_000)]
     await asyncio.gather(*(ledger.submit(admit(name)) for name in names))
-    before = open_files()
+    before = open_connections(database_url)
     parked: list[str] = []
     all_parked = asyncio.Event()
 
@@ -309,7 +261,25 @@ async def test_thousand_waiting_polls_hold_no_connection(ledger: Ledger, databas
     polls = [asyncio.ensure_future(park(name)) for name in names]
     async with asyncio.timeout(LONG_SEC / 2):
         await all_parked.wait()
-    assert open_files() == before
-    assert not faults.is_locked(ledger_path(database_url))
+    # Reads open theirs when they are first needed; what polls hold would be a thousand.
+    assert open_connections(database_url) <= before + MOST_READS
+    await another_can_write(database_url)
     await ledger.submit(cancel(*names))
     assert await asyncio.gather(*polls) == ["cancelled"] * 1_000
+
+
+def open_connections(database_url: str) -> int:
+    """How many of them this process has to the database, or open files of it."""
+    if parse_url(database_url).get_backend_name() == POSTGRES:
+        text = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        return int(rows(database_url, text)[0][0])
+    entries = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return sum(str(entry.readlink()).startswith(str(ledger_path(database_url))) for entry in entries)
+
+
+async def another_can_write(database_url: str) -> None:
+    """Another process's turn comes at once: nobody keeps the lock while polls wait."""
+    another = await Ledger.open(database_url)
+    async with asyncio.timeout(LONG_SEC / 2):
+        await another.submit(admit("of-another"))
+    await another.close()
