@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rollbook_client.errors import RolloutAdmissionTimeoutError, RolloutError, RolloutProtocolError
 from rollbook_client.identifiers import validate_rollout_id
 from rollbook_client.messages import (
+    IDEMPOTENCY_KEY_HEADER,
     POLLING_LEASE_HEADER,
     CancelRolloutsRequest,
     CancelRolloutsResponse,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rollbook_client.handle import RolloutHandle
 
 __all__ = [
+    "IDEMPOTENCY_KEY_HEADER",
     "POLLING_LEASE_HEADER",
     "TERMINAL_STATUSES",
     "CancelDisposition",

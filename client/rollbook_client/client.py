@@ -6,6 +6,7 @@ import asyncio
 import math
 from types import TracebackType
 from typing import Any, Self
+from uuid import uuid4
 
 import httpx
 import msgspec
@@ -14,9 +15,10 @@ from rollbook_client.answers import read_admission, read_cancellation, read_heal
 from rollbook_client.connections import BorrowedConnections, Connections, OwnedConnections
 from rollbook_client.errors import RolloutAdmissionTimeoutError
 from rollbook_client.handle import RolloutHandle
-from rollbook_client.identifiers import validate_rollout_id
+from rollbook_client.identifiers import validate_idempotency_key, validate_rollout_id
 from rollbook_client.idle import wait_until_idle
 from rollbook_client.messages import (
+    IDEMPOTENCY_KEY_HEADER,
     CancelRolloutsRequest,
     CancelRolloutsResponse,
     MessageDict,
@@ -88,6 +90,8 @@ class RolloutClient:
         agent_timeout_sec: float | None = None,
         grader_timeout_sec: float | None = None,
         extra_fields: dict[str, Any] | None = None,
+        *,
+        idempotency_key: str | None = None,
     ) -> RolloutResultResponse:
         """Admit a rollout and await its terminal result; arguments and errors as in `run_rollout_async`.
 
@@ -105,6 +109,7 @@ class RolloutClient:
             agent_timeout_sec=agent_timeout_sec,
             grader_timeout_sec=grader_timeout_sec,
             extra_fields=extra_fields,
+            idempotency_key=idempotency_key,
         )
         return await handle
 
@@ -120,6 +125,8 @@ class RolloutClient:
         agent_timeout_sec: float | None = None,
         grader_timeout_sec: float | None = None,
         extra_fields: dict[str, Any] | None = None,
+        *,
+        idempotency_key: str | None = None,
     ) -> RolloutHandle:
         """Admit a rollout; once the server has it, give the handle that polls it.
 
@@ -127,12 +134,20 @@ class RolloutClient:
         The timeouts are seconds for the agent and the grader; omitted means unbounded. A full queue (429) is asked
         again until the admission timeout.
 
+        `idempotency_key` goes out as the header of that name, by default a fresh one for each call: whatever on the way
+        sends the request twice, a server that knows the header admits once and answers both. Pass one of yours (up to
+        255 visible ASCII characters) to be able to make this very call again when you do not know how it ended: the
+        same call with the same key then gets the rollout that the first one admitted. Servers that do not know the
+        header answer 409 for an id that they have.
+
         Raises:
             ValueError: an argument is out of range, or has no JSON form.
             RolloutProtocolError: the server refused, or answered something that is no admission.
             RolloutAdmissionTimeoutError: `admission_timeout_sec` is over; it says whether the server may have admitted.
             httpx.TransportError: the request failed. It is not repeated: the server may have it.
         """
+        key = str(uuid4()) if idempotency_key is None else idempotency_key
+        validate_idempotency_key(key)
         body = encode_admission(
             {
                 "initial_messages": initial_messages,
@@ -147,7 +162,7 @@ class RolloutClient:
                 "extra_fields": extra_fields,
             }
         )
-        admission, requested_at = await self._admit(body, rollout_id=rollout_id)
+        admission, requested_at = await self._admit(body, rollout_id=rollout_id, idempotency_key=key)
         return self._handle(admission, lease_deadline=requested_at + admission.polling_lease_timeout_sec)
 
     def attach(self, saved: bytes) -> RolloutHandle:
@@ -222,9 +237,15 @@ class RolloutClient:
             )
         )
 
-    async def _admit(self, body: bytes, *, rollout_id: str) -> tuple[RolloutInitResponse, float]:
+    async def _admit(self, body: bytes, *, rollout_id: str, idempotency_key: str) -> tuple[RolloutInitResponse, float]:
         """The admission, and when the request that got it was sent (on the loop's clock)."""
         clock = asyncio.get_running_loop().time
+        headers = {
+            **self._headers,
+            "Content-Type": "application/json",
+            # The same for all tries of one call.
+            IDEMPOTENCY_KEY_HEADER: idempotency_key,
+        }
         under_way = False
         limit = asyncio.timeout(self._admission_timeout_sec)
         try:
@@ -238,7 +259,7 @@ class RolloutClient:
                     response = await self._connections.request(
                         "POST",
                         f"{self._url}/rollout",
-                        headers={**self._headers, "Content-Type": "application/json"},
+                        headers=headers,
                         content=body,
                     )
                     under_way = False
@@ -255,7 +276,7 @@ class RolloutClient:
         if under_way:
             message += (
                 "the server may have admitted it, and ends an admitted rollout that nobody polls when its lease is "
-                "over; try again with a new rollout_id"
+                "over; try again with a new rollout_id, or with an idempotency_key of yours in both calls"
             )
         else:
             message += "the server had not admitted it; try again, or raise admission_timeout_sec"

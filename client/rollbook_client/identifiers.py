@@ -1,8 +1,12 @@
-"""The rule for rollout ids, shared by the client that sends them and the server that accepts them."""
+"""The rules for rollout ids and idempotency keys, which the client that sends them shares with the server."""
 
 from __future__ import annotations
 
+import re
+
 MAX_ROLLOUT_ID_BYTES = 1024
+MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
+_KEY = re.compile(f"[!-~]{{1,{MAX_IDEMPOTENCY_KEY_CHARACTERS}}}")
 
 
 def validate_rollout_id(rollout_id: str) -> None:
@@ -29,4 +33,17 @@ def validate_rollout_id(rollout_id: str) -> None:
     if size_bytes > MAX_ROLLOUT_ID_BYTES:
         raise ValueError(
             f"rollout_id is {size_bytes} bytes long in UTF-8; shorten it to at most {MAX_ROLLOUT_ID_BYTES} bytes"
+        )
+
+
+def validate_idempotency_key(key: str) -> None:
+    """Refuse a key that a header cannot carry unchanged.
+
+    Raises:
+        ValueError: the key is not 1 to 255 visible ASCII characters.
+    """
+    if not _KEY.fullmatch(key):
+        raise ValueError(
+            f"idempotency key {key[:80]!r} is not 1 to {MAX_IDEMPOTENCY_KEY_CHARACTERS} visible ASCII characters; "
+            "choose one that is, for example a UUID"
         )

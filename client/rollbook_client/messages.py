@@ -15,6 +15,7 @@ from rollbook_client.identifiers import validate_rollout_id
 from rollbook_client.statuses import RolloutErrorCategory, RolloutStatus
 
 POLLING_LEASE_HEADER = "X-Osmosis-Rollout-Lease"
+IDEMPOTENCY_KEY_HEADER = "Idempotency-Key"
 
 type MessageDict = dict[str, Any]
 

@@ -16,9 +16,9 @@ from rollbook_client.statuses import CancelDisposition
 from rollbook_projections import RolloutState, Row
 
 from . import commands as cmd
-from . import members
+from . import drains, members
 from .codec import CodecError
-from .refusals import CommandFailed, LedgerError, LedgerUnavailable
+from .refusals import Closure, CommandFailed, LedgerError, LedgerUnavailable
 from .statements import LARGEST_CHOICE, SELECT_LATE, Query, Statements, Steps, storable
 from .transaction import Transaction
 
@@ -49,6 +49,12 @@ def named_ids(commands: list[cmd.Command[Any]]) -> list[str]:
         elif isinstance(command, cmd.Cancel) and command.ids is not None:
             ids.update(dict.fromkeys(command.ids))
     return [rollout_id for rollout_id in ids if storable(rollout_id)]
+
+
+def named_keys(commands: list[cmd.Command[Any]]) -> list[str]:
+    """The idempotency keys of the commands; what they admitted must be known to the transaction before it begins."""
+    keys = {command.idempotency_key: None for command in commands if isinstance(command, cmd.Admit)}
+    return [key for key in keys if key is not None]
 
 
 class Batch:
@@ -83,11 +89,21 @@ class Batch:
         self.transaction.decide(command.rollout_id, command)
         return self.transaction.states.get(command.rollout_id)
 
-    def _admit(self, command: cmd.Admit) -> RolloutState:
-        transaction = self.transaction
-        transaction.decide(command.rollout_id, command, queue=command.queue)
-        transaction.seal(command.rollout_id, command.sealed)
-        return transaction.states[command.rollout_id]
+    def _admit(self, command: cmd.Admit) -> RolloutState | Steps[RolloutState]:
+        if self.transaction.draining:
+            return self._admit_unless_closed(command)
+        return self.transaction.admit(command, None)
+
+    def _admit_unless_closed(self, command: cmd.Admit) -> Steps[RolloutState]:
+        closure: Closure | None = yield from drains.closure(command.queue)
+        return self.transaction.admit(command, closure)
+
+    def _close_admission(self, command: cmd.CloseAdmission) -> Steps[bool]:
+        self.transaction.draining = True
+        return drains.close(command, self.transaction.now)
+
+    def _open_admission(self, command: cmd.OpenAdmission) -> Steps[int]:
+        return drains.reopen(command, self.transaction.now)
 
     def _cancel(self, command: cmd.Cancel) -> Steps[dict[str, CancelDisposition]]:
         ids: Iterable[str] = command.ids if command.ids is not None else (yield from self._cancellable(command))
@@ -197,6 +213,8 @@ _RUNNERS: dict[type, Callable[[Batch, Any], Any]] = {
     cmd.Register: Batch._register,
     cmd.Beat: Batch._beat,
     cmd.Leave: Batch._leave,
+    cmd.CloseAdmission: Batch._close_admission,
+    cmd.OpenAdmission: Batch._open_admission,
 }
 
 

@@ -21,7 +21,10 @@ class Command[Answer](msgspec.Struct, frozen=True):
 
 
 class Admit(Command[RolloutState], frozen=True):
-    """Take in a rollout. Refused: QueueFull, then RolloutKnown."""
+    """Take in a rollout. Refused: KeyReused, AdmissionClosed, QueueFull, then RolloutKnown.
+
+    One with an idempotency key that is known already answers the rollout it admitted then, whatever became of it.
+    """
 
     rollout_id: str
     queue: str
@@ -36,6 +39,9 @@ class Admit(Command[RolloutState], frozen=True):
     endpoint_digest: str
     request: bytes
     sealed: bytes
+    idempotency_key: str | None = None
+    same_digests: tuple[bytes, ...] = ()
+    """With a key: the lease digests that this very request could have got, one for each secret key in use."""
 
 
 class Poll(Command[RolloutState], frozen=True):
@@ -174,6 +180,20 @@ class Beat(Command[None], frozen=True):
     accepting: bool = True
     capacity: int = 0
     trouble: str | None = None
+
+
+class CloseAdmission(Command[bool], frozen=True):
+    """Refuse admissions to a queue, or to the whole ledger (""), until they are opened. Answers whether it was open."""
+
+    by: str
+    queue: str = ""
+
+
+class OpenAdmission(Command[int], frozen=True):
+    """Take admissions again: to a queue, or to all that is closed (""). Answers how many closures ended."""
+
+    by: str
+    queue: str = ""
 
 
 class Leave(Command[None], frozen=True):

@@ -16,7 +16,17 @@ from rollbook_client.statuses import RolloutErrorCategory
 from rollbook_projections import RolloutState
 
 from . import commands as cmd
-from .refusals import QueueFull, Refusal, RolloutKnown, Superseded, UnknownRollout, WrongLease
+from .refusals import (
+    AdmissionClosed,
+    Closure,
+    KeyReused,
+    QueueFull,
+    Refusal,
+    RolloutKnown,
+    Superseded,
+    UnknownRollout,
+    WrongLease,
+)
 
 Decision = tuple[ev.Event, ...] | Refusal
 
@@ -30,11 +40,14 @@ class Facts(msgspec.Struct, frozen=True):
     """What is true beyond one rollout at the time of the transaction.
 
     ``queued`` is how many rollouts wait in the command's queue; ``api_seen_at`` is the latest sign of life of any
-    API process (now, for commands that an API process submits).
+    API process (now, for commands that an API process submits). ``closure`` is why nothing is admitted to the queue,
+    and ``keyed`` the rollout that the command's idempotency key admitted.
     """
 
     queued: int = 0
     api_seen_at: int = 0
+    closure: Closure | None = None
+    keyed: RolloutState | None = None
 
 
 def lease_is_over(state: RolloutState, facts: Facts, now: int) -> bool:
@@ -81,6 +94,14 @@ def _holds(state: RolloutState | None, command: cmd.EnterPhase | cmd.FinishAttem
 
 
 def _admit(state: RolloutState | None, facts: Facts, command: cmd.Admit, now: int) -> Decision:
+    # What was admitted once stays so, however full or closed the queue is now. The lease's digest is made of the whole
+    # request, so it tells whether this is the same one.
+    if facts.keyed is not None and command.idempotency_key is not None:
+        if facts.keyed.lease_digest in command.same_digests:
+            return ()
+        return KeyReused(command.idempotency_key, facts.keyed.rollout_id)
+    if facts.closure is not None:
+        return AdmissionClosed(facts.closure)
     if command.max_queue_depth is not None and facts.queued >= command.max_queue_depth:
         return QueueFull(command.queue, facts.queued)
     if state is not None:
@@ -99,6 +120,7 @@ def _admit(state: RolloutState | None, facts: Facts, command: cmd.Admit, now: in
             endpoint_origin=command.endpoint_origin,
             endpoint_digest=command.endpoint_digest,
             request=msgspec.Raw(command.request),
+            idempotency_key=command.idempotency_key,
         ),
     )
 

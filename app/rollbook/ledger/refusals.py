@@ -3,6 +3,8 @@
 LedgerError
 ├── Refusal                 decided: nothing was written for this command, others of its batch are untouched
 │   ├── RolloutKnown        the id is taken, for ever
+│   ├── KeyReused           the idempotency key belongs to another request
+│   ├── AdmissionClosed     an operator drains the ledger or the queue; try later, or elsewhere
 │   ├── QueueFull           the queue's depth limit is reached; try later
 │   ├── UnknownRollout      no such rollout (or its result's retention is over)
 │   ├── WrongLease          the polling token is another rollout's or garbage
@@ -14,6 +16,8 @@ LedgerError
 """
 
 from __future__ import annotations
+
+import msgspec
 
 
 class LedgerError(Exception):
@@ -30,6 +34,38 @@ class RolloutKnown(Refusal):
     def __init__(self, rollout_id: str) -> None:
         super().__init__(f"rollout id {rollout_id!r} is already registered; choose a new id for every attempt")
         self.rollout_id = rollout_id
+
+
+class KeyReused(Refusal):
+    """The idempotency key came with another request before."""
+
+    def __init__(self, key: str, rollout_id: str) -> None:
+        super().__init__(
+            f"the idempotency key {key!r} was used before, with another request, for rollout {rollout_id!r}; "
+            "send a new key with every new request"
+        )
+        self.key = key
+        self.rollout_id = rollout_id
+
+
+class Closure(msgspec.Struct, frozen=True):
+    """Admission is closed: to a queue, or to the whole ledger (""), since when (microseconds, UTC) and by whom."""
+
+    queue: str
+    closed_at: int
+    closed_by: str
+
+
+class AdmissionClosed(Refusal):
+    """Admission is closed."""
+
+    def __init__(self, closure: Closure) -> None:
+        what = f"queue {closure.queue!r}" if closure.queue else "the ledger"
+        super().__init__(
+            f"{what} is being drained by {closure.closed_by} and takes no rollouts; "
+            "open it again with `rollbook drain --off`"
+        )
+        self.closure = closure
 
 
 class QueueFull(Refusal):

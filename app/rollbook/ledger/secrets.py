@@ -24,6 +24,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 KEY_VARIABLE = "ROLLBOOK_SECRET_KEY"
 KEY_BYTES = 32
 NONCE_BYTES = 12
+_REQUEST = b"rollbook request\0"
+"""Keeps what is made of a request apart from what is made of a nonce."""
 
 
 class SecretKeyError(Exception):
@@ -94,6 +96,14 @@ class SecretKeys:
     def token(self, nonce: str) -> str:
         """The polling token for a nonce; 43 characters."""
         return _token(self._signing[0], nonce)
+
+    def leases_for(self, request: bytes) -> tuple[tuple[str, str], ...]:
+        """Nonce and token that follow from a request alone, with each of the keys, the one that signs first.
+
+        Nobody without the keys can tell from a nonce what it was made of.
+        """
+        nonces = (hmac.digest(key, _REQUEST + request, "sha256")[:16].hex() for key in self._signing)
+        return tuple((nonce, _token(key, nonce)) for key, nonce in zip(self._signing, nonces, strict=True))
 
     def seal(self, plain: RolloutSecrets, rollout_id: str) -> bytes:
         """Encrypted and bound to its rollout: a sealed secret moved to another one does not open."""

@@ -16,9 +16,9 @@ from rollbook_client.events import Event, LeaseExtended, LeaseRenewed
 from rollbook_projections import HistoryRows, Recorded, RolloutState, Row, add_history, evolve
 
 from . import chain, codec
-from .commands import Command
+from .commands import Admit, Command
 from .decide import Facts, decide
-from .refusals import Refusal
+from .refusals import Closure, Refusal
 
 QUIET_EVENTS = frozenset({LeaseRenewed.TYPE, LeaseExtended.TYPE})
 """What wakes nobody: waiters wait for a change of status, schedulers for work and for ends."""
@@ -42,12 +42,18 @@ class QueueCount(msgspec.Struct):
 class Transaction:
     """The effects of a batch of commands, gathered until they are written at once."""
 
-    def __init__(self, head: Head, counts: dict[str, QueueCount], *, now: int, api_seen_at: int) -> None:
+    def __init__(
+        self, head: Head, counts: dict[str, QueueCount], *, now: int, api_seen_at: int, draining: bool = False
+    ) -> None:
         self.head = head
         self.counts = counts
         self.now = now
         self.api_seen_at = api_seen_at
+        self.draining = draining
+        """Whether admission is closed somewhere."""
         self.states: dict[str, RolloutState] = {}
+        self._keyed: dict[str, str] = {}
+        """Rollout ids by idempotency key."""
         self.changed: dict[int, RolloutState] = {}
         self.event_rows: list[Row] = []
         self.history: HistoryRows = defaultdict(list)
@@ -60,18 +66,44 @@ class Transaction:
 
     def know(self, states: Iterable[RolloutState]) -> list[RolloutState]:
         """Take in states as read; where this transaction changed one already, its own version stands."""
-        return [self.states.setdefault(state.rollout_id, state) for state in states]
+        known = []
+        for state in states:
+            if state.idempotency_key is not None:
+                self._keyed[state.idempotency_key] = state.rollout_id
+            known.append(self.states.setdefault(state.rollout_id, state))
+        return known
 
-    def decide(self, rollout_id: str, command: Command[Any], *, queue: str = "") -> bool:
+    def admit(self, command: Admit, closure: Closure | None) -> RolloutState:
+        """Judge an admission and take it in; the rollout's state, also of one that the same request admitted before.
+
+        Raises:
+            Refusal: the rules say no; nothing was taken in.
+            CodecError: the event has no JSON form; nothing was taken in.
+        """
+        count = self.counts.get(command.queue)
+        keyed = None if command.idempotency_key is None else self._keyed.get(command.idempotency_key)
+        facts = Facts(
+            queued=count.queued if count else 0,
+            api_seen_at=self.api_seen_at,
+            closure=closure,
+            keyed=None if keyed is None else self.states[keyed],
+        )
+        if self._judge(command.rollout_id, command, facts):
+            state = self.states[command.rollout_id]
+            self.sealed[state.number] = command.sealed
+        return self.states[command.rollout_id]
+
+    def decide(self, rollout_id: str, command: Command[Any]) -> bool:
         """Judge a command for one rollout and take its events in; whether there were any.
 
         Raises:
             Refusal: the rules say no; nothing was taken in.
             CodecError: an event has no JSON form; nothing was taken in.
         """
+        return self._judge(rollout_id, command, Facts(api_seen_at=self.api_seen_at))
+
+    def _judge(self, rollout_id: str, command: Command[Any], facts: Facts) -> bool:
         state = self.states.get(rollout_id)
-        count = self.counts.get(queue) if queue else None
-        facts = Facts(queued=count.queued if count else 0, api_seen_at=self.api_seen_at)
         decision = decide(state, facts, command, self.now)
         if isinstance(decision, Refusal):
             raise decision
@@ -107,6 +139,8 @@ class Transaction:
 
     def _settle(self, before: RolloutState | None, after: RolloutState) -> None:
         self.states[after.rollout_id] = after
+        if before is None and after.idempotency_key is not None:
+            self._keyed[after.idempotency_key] = after.rollout_id
         self.changed[after.number] = after
         count = self.counts.setdefault(after.queue, QueueCount())
         queued = after.claimable - (before is not None and before.claimable)
@@ -117,7 +151,3 @@ class Transaction:
             self.changed_queues.add(after.queue)
         if not after.active:
             self.opened.add(after.number)
-
-    def seal(self, rollout_id: str, sealed: bytes) -> None:
-        """Keep an admitted rollout's encrypted secrets."""
-        self.sealed[self.states[rollout_id].number] = sealed

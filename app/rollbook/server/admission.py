@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ from .answers import json_bytes
 from .bodies import has_utf8
 from .errors import wrong_shape
 
+_sorting_encoder = msgspec.json.Encoder(order="deterministic")
+
 MAX_TIMEOUT_SEC = 10.0**11
 """Longer timeouts, either way, are cut to this (some 3,000 years): times must fit the ledger's integers."""
 
@@ -39,8 +42,18 @@ class PublicRequest(msgspec.Struct, frozen=True):
     extra_fields: dict[str, Any] | None
 
 
-def admission(request: RolloutInitRequest, settings: ApiSettings, keys: SecretKeys) -> tuple[Admit, str]:
-    """The command that admits a rollout, and its polling token, which is in no record.
+class Admission(msgspec.Struct, frozen=True):
+    """The command that admits a rollout, and the polling tokens it may get, by their digests. They are in no record."""
+
+    command: Admit
+    tokens: dict[bytes, str]
+
+
+def admission(
+    request: RolloutInitRequest, settings: ApiSettings, keys: SecretKeys, *, idempotency_key: str | None = None
+) -> Admission:
+    """A request's admission. With an idempotency key its tokens follow from the key and the whole request, so the same
+    request has the same token again, on every process and without any record of it.
 
     Raises:
         ApiError: 422, the URL or the key holds a lone surrogate: neither could ever be sent to an endpoint.
@@ -58,15 +71,20 @@ def admission(request: RolloutInitRequest, settings: ApiSettings, keys: SecretKe
         request.grader_timeout_sec,
         request.extra_fields,
     )
-    nonce = new_nonce()
-    token = keys.token(nonce)
+    if idempotency_key is None:
+        nonce = new_nonce()
+        leases: tuple[tuple[str, str], ...] = ((nonce, keys.token(nonce)),)
+    else:
+        leases = keys.leases_for(_identity(request, public, idempotency_key))
+    tokens = {token_digest(token): token for _, token in leases}
+    digests = tuple(tokens)
     command = Admit(
         rollout_id=request.rollout_id,
         queue=settings.queue,
         max_queue_depth=settings.max_queue_depth,
         max_attempts=settings.max_attempts,
-        lease_nonce=nonce,
-        lease_digest=token_digest(token),
+        lease_nonce=leases[0][0],
+        lease_digest=digests[0],
         lease_timeout_us=int(settings.polling_lease_timeout_sec * MICROSECONDS),
         agent_timeout_us=timeout_us(request.agent_timeout_sec),
         label=request.label,
@@ -74,8 +92,19 @@ def admission(request: RolloutInitRequest, settings: ApiSettings, keys: SecretKe
         endpoint_digest=endpoint_digest(url),
         request=json_bytes(public),
         sealed=keys.seal(RolloutSecrets(url, request.llm_api_key), request.rollout_id),
+        idempotency_key=idempotency_key,
+        same_digests=digests if idempotency_key is not None else (),
     )
-    return command, token
+    return Admission(command, tokens)
+
+
+def _identity(request: RolloutInitRequest, public: PublicRequest, idempotency_key: str) -> bytes:
+    """What makes two requests the same: all that was understood of them, in whatever order it was written."""
+    whole = (idempotency_key, request.rollout_id, request.chat_completions_url, request.llm_api_key, public)
+    try:
+        return _sorting_encoder.encode(whole)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(whole), sort_keys=True).encode()
 
 
 def timeout_us(timeout_sec: float | None) -> int | None:

@@ -7,7 +7,9 @@ import logging
 import msgspec
 
 from rollbook.ledger.refusals import (
+    AdmissionClosed,
     CommandFailed,
+    KeyReused,
     LedgerUnavailable,
     QueueFull,
     RolloutKnown,
@@ -21,6 +23,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 BODY_IS_NO_JSON = "the body is no JSON"
 UNKNOWN_ROLLOUT = "unknown rollout_id"
+KEY_REUSED = "Idempotency-Key was used with another request before; send a new key with every new request"
+DRAINING = "rollout server is draining: it takes no new rollouts now; retry later"
 SHUTTING_DOWN = "rollout server is shutting down"
 ONE_SELECTOR = "pass exactly one selector: ids, prefix, or all"
 UNAUTHORIZED = "unauthorized"
@@ -68,6 +72,8 @@ _TABLE: dict[type[Exception], tuple[int, str, Headers]] = {
     UnknownRollout: (404, UNKNOWN_ROLLOUT, ()),
     WrongLease: (403, "invalid polling lease", ()),
     RolloutKnown: (409, "rollout_id is already registered", ()),
+    KeyReused: (422, KEY_REUSED, ()),
+    AdmissionClosed: (503, DRAINING, _retry_after(5)),
     QueueFull: (429, "rollout queue is full; retry later", _retry_after(5)),
     CommandFailed: (422, "the ledger cannot store this request's data; see the server's log", ()),
     LedgerUnavailable: (503, "the ledger is not available now; retry later", _retry_after(1)),

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from rollbook_client.messages import (
+    IDEMPOTENCY_KEY_HEADER,
     POLLING_LEASE_HEADER,
     CancelRolloutsRequest,
     CancelRolloutsResponse,
@@ -59,6 +60,12 @@ _ID = Parameter("rollout_id", "path", _TEXT, "The rollout's id, percent-encoded.
 _LEASE = Parameter(
     POLLING_LEASE_HEADER, "header", {"type": "string", "minLength": 1}, "The token of the admission.", required=True
 )
+_IDEMPOTENCY_KEY = Parameter(
+    IDEMPOTENCY_KEY_HEADER,
+    "header",
+    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+    "The same request with the same key has the same answer again.",
+)
 _UNAVAILABLE = {503: "The ledger is not available now; retry."}
 _NOT_FOUND = {404: "No such rollout."}
 _WRONG_QUERY = {422: "A parameter is out of its range."}
@@ -84,10 +91,11 @@ ROUTES = (
             400: "The body is no JSON, or nests too deep.",
             409: "The id is taken.",
             413: "The body is over the size limit.",
-            422: "The body has the wrong shape.",
+            422: "The body or the header has the wrong shape, or the key came with another request before.",
             429: "The queue is full; `Retry-After` says when to try again.",
-            503: "Shutting down, or the ledger is not available.",
+            503: "Shutting down or draining, or the ledger is not available.",
         },
+        parameters=(_IDEMPOTENCY_KEY,),
         body=RolloutInitRequest,
     ),
     Route(

@@ -14,7 +14,9 @@ from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler, asgi
 from litestar.types import HTTPScope, Receive, Scope, Send
 
+from rollbook_client.identifiers import validate_idempotency_key
 from rollbook_client.messages import (
+    IDEMPOTENCY_KEY_HEADER,
     POLLING_LEASE_HEADER,
     CancelRolloutsRequest,
     CancelRolloutsResponse,
@@ -29,6 +31,7 @@ from .query import EventsQuery, parse_query
 from .service import ApiService
 
 _LEASE_HEADER = POLLING_LEASE_HEADER.lower().encode()
+_KEY_HEADER = IDEMPOTENCY_KEY_HEADER.lower().encode()
 
 _Handler = Callable[[HTTPScope, Receive, str], Awaitable[Answer]]
 
@@ -100,9 +103,10 @@ class RolloutRoutes:
     async def _admit(self, scope: HTTPScope, receive: Receive, _: str) -> Answer:
         body = await read_body(scope, receive, limit_bytes=self._limit_bytes)
         request = convert(parse(body), RolloutInitRequest)
+        key = _idempotency_key(scope)
         if len(body) > self._limit_bytes:
             raise too_large(self._limit_bytes)
-        return Answer(202, json_bytes(await self._service.admit(request)))
+        return Answer(202, json_bytes(await self._service.admit(request, idempotency_key=key)))
 
     async def _result(self, scope: HTTPScope, receive: Receive, rollout_id: str) -> Answer:
         token = b""
@@ -135,3 +139,22 @@ class RolloutRoutes:
         await self._service.state(rollout_id)
         page = await events_page(self._service.ledger, after=query.after, limit=query.limit, rollout_id=rollout_id)
         return Answer(200, json_bytes(page))
+
+
+def _idempotency_key(scope: HTTPScope) -> str | None:
+    """The request's idempotency key, if it has one.
+
+    Raises:
+        ApiError: 422, there are several, or it is none that can be kept.
+    """
+    keys = [value for name, value in scope["headers"] if name == _KEY_HEADER]
+    if not keys:
+        return None
+    if len(keys) > 1:
+        raise wrong_shape("header", IDEMPOTENCY_KEY_HEADER, msg="the header came more than once; pass one key")
+    key = keys[0].decode("latin-1")
+    try:
+        validate_idempotency_key(key)
+    except ValueError as error:
+        raise wrong_shape("header", IDEMPOTENCY_KEY_HEADER, msg=str(error)) from error
+    return key

@@ -91,22 +91,24 @@ class ApiService:
             self._ledger.feed.release_waiters()
         self.pulse.release()
 
-    async def admit(self, request: RolloutInitRequest) -> RolloutInitResponse:
+    async def admit(self, request: RolloutInitRequest, *, idempotency_key: str | None = None) -> RolloutInitResponse:
         """Take a rollout in; when this returns, it is on disk.
+
+        The same request with the same idempotency key has the same answer again, whatever became of the rollout.
 
         Raises:
             ApiError: 503, shutting down; 422, the endpoint's URL or key has no UTF-8 form.
-            QueueFull, RolloutKnown, LedgerUnavailable: from the ledger.
+            KeyReused, AdmissionClosed, QueueFull, RolloutKnown, LedgerUnavailable: from the ledger.
         """
         if not self.accepting:
             raise ApiError(503, SHUTTING_DOWN)
         ledger = self.ledger
-        command, token = admission(request, self.settings, ledger.keys)
-        await ledger.submit(command)
+        asked = admission(request, self.settings, ledger.keys, idempotency_key=idempotency_key)
+        state = await ledger.submit(asked.command)
         return RolloutInitResponse(
             rollout_id=request.rollout_id,
             status=RolloutStatus.QUEUED,
-            polling_lease_token=token,
+            polling_lease_token=asked.tokens[state.lease_digest],
             result_wait_timeout_sec=self.settings.result_wait_timeout_sec,
             polling_lease_timeout_sec=self.settings.polling_lease_timeout_sec,
         )

@@ -19,13 +19,13 @@ import asyncpg
 import msgspec
 import sqlalchemy as sa
 
-from rollbook.ledger.batch import Batch, Committed, named_ids, tries
+from rollbook.ledger.batch import Batch, Committed, named_ids, named_keys, tries
 from rollbook.ledger.clock import SharedClock
 from rollbook.ledger.commands import Command
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.statements import SELECT_API_SEEN, STATE_COLUMNS, Steps
 from rollbook.ledger.transaction import Head, QueueCount, Transaction
-from rollbook_projections import RolloutState, Row
+from rollbook_projections import RolloutState, Row, tables
 
 from .connecting import Connection, connect, describe, is_outage, unavailable
 from .dialect import STATEMENTS, numbered
@@ -50,9 +50,10 @@ BEGIN = (
     " SET LOCAL plan_cache_mode = force_generic_plan;"
     f" SELECT pg_advisory_xact_lock({WRITE_LOCK})"
 )
+_BY_ID = "r.rollout_id = ANY($1::text[])"
 # One trip for all that a batch must know. What belongs to no rollout is in the first row alone.
 _OPENING = f"""
-    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, h.position, h.number, h.events,
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, h.position, h.number, h.events, h.draining,
            CASE WHEN row_number() OVER () = 1 THEN ({SELECT_API_SEEN}) END,
            CASE WHEN row_number() OVER () = 1 THEN c.queues END,
            CASE WHEN row_number() OVER () = 1 THEN c.queued END,
@@ -61,10 +62,12 @@ _OPENING = f"""
     FROM ledger_head h
     CROSS JOIN (SELECT array_agg(queue) AS queues, array_agg(queued) AS queued, array_agg(running) AS running
                 FROM queue_counts) c
-    LEFT JOIN rollouts r ON r.rollout_id = ANY($1::text[])
+    LEFT JOIN rollouts r ON {_BY_ID}
     WHERE h.id = 1
 """
-_BEFORE_STATE = 8
+_BEFORE_STATE = 9
+# Only for batches that bring idempotency keys: the others' rollouts are found by one index.
+_OPENING_BY_KEY = _OPENING.replace(_BY_ID, f"{_BY_ID} OR (r.{tables.KEYED} AND r.idempotency_key = ANY($2::text[]))")
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -180,7 +183,11 @@ class PostgresStore:
 
     async def _transact(self, connection: Connection, commands: list[Command[Any]]) -> Committed:
         await connection.execute(BEGIN)
-        rows = await connection.fetch(_OPENING, named_ids(commands))
+        keys = named_keys(commands)
+        if keys:
+            rows = await connection.fetch(_OPENING_BY_KEY, named_ids(commands), keys)
+        else:
+            rows = await connection.fetch(_OPENING, named_ids(commands))
         database_now: int = rows[0][0]
         self._clock.heard(database_now)
         now = database_now if self._told_time is None else self._told_time()
@@ -240,10 +247,14 @@ class PostgresStore:
 
 def _begun(rows: list[Row], *, now: int, speaks_for_api: bool) -> Transaction:
     """A transaction that knows what its commands name, from the rows of the opening query."""
-    _, position, number, events, api_seen_at, queues, queued, running, *_ = rows[0]
+    _, position, number, events, draining, api_seen_at, queues, queued, running, *_ = rows[0]
     counts = {queue: QueueCount(*pair) for queue, *pair in zip(queues or (), queued or (), running or (), strict=True)}
     transaction = Transaction(
-        Head(position, number, events), counts, now=now, api_seen_at=now if speaks_for_api else api_seen_at
+        Head(position, number, events),
+        counts,
+        now=now,
+        api_seen_at=now if speaks_for_api else api_seen_at,
+        draining=bool(draining),
     )
     transaction.know([RolloutState(*tuple(row)[_BEFORE_STATE:]) for row in rows if row[_BEFORE_STATE] is not None])
     return transaction

@@ -14,11 +14,11 @@ from typing import Any, cast
 import msgspec
 import sqlalchemy as sa
 
-from rollbook.ledger.batch import Batch, Committed, named_ids, states, tries
+from rollbook.ledger.batch import Batch, Committed, named_ids, named_keys, states, tries
 from rollbook.ledger.clock import host_clock_us
 from rollbook.ledger.commands import Command
 from rollbook.ledger.refusals import LedgerUnavailable
-from rollbook.ledger.statements import SELECT_API_SEEN, SELECT_COUNTS, SELECT_EVENT_HASH, SELECT_HEAD, Steps
+from rollbook.ledger.statements import SELECT_API_SEEN, SELECT_COUNTS, SELECT_EVENT_HASH, Steps
 from rollbook.ledger.transaction import Head, QueueCount, Transaction
 
 from .dialect import STATEMENTS
@@ -27,6 +27,7 @@ from .inserts import INSERT_EVENTS, INSERT_HISTORY, INSERT_SECRETS, UPDATE_HEAD,
 from .locks import FileLock
 
 LOCK_LIMIT_SEC = 5.0
+_SELECT_HEAD = "SELECT position, number, events, draining FROM ledger_head WHERE id = 1"
 SILENCE = "this API could not renew leases for a while"
 
 
@@ -196,11 +197,15 @@ class SqliteStore:
 
 def _begun(db: sqlite3.Connection, commands: list[Command[Any]], now: int, *, speaks_for_api: bool) -> Transaction:
     """A transaction that knows what its commands name."""
-    head = Head(*db.execute(SELECT_HEAD).fetchone())
+    position, number, events, draining = db.execute(_SELECT_HEAD).fetchone()
     counts = {row[0]: QueueCount(row[1], row[2]) for row in db.execute(SELECT_COUNTS)}
     api_seen_at = now if speaks_for_api else db.execute(SELECT_API_SEEN).fetchone()[0]
-    transaction = Transaction(head, counts, now=now, api_seen_at=api_seen_at)
+    transaction = Transaction(
+        Head(position, number, events), counts, now=now, api_seen_at=api_seen_at, draining=bool(draining)
+    )
     for query in STATEMENTS.states("rollout_id", named_ids(commands)):
+        transaction.know(states(db.execute(*query)))
+    for query in STATEMENTS.states("idempotency_key", named_keys(commands)):
         transaction.know(states(db.execute(*query)))
     return transaction
 
