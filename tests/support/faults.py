@@ -20,11 +20,11 @@ NOBODY = 65_534
 
 @contextmanager
 def disk_full(database: Path) -> Iterator[None]:
-    """No file of this process may grow past the database's size by more than a little: as on a full disk, writes of
-    the log fail in the operating system."""
+    """The log of the database may not grow, and no other file of this process past its size: as on a full disk, writes
+    fail in the operating system."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     log = database.with_name(database.name + "-wal")
-    limit = max(path.stat().st_size for path in (database, log) if path.exists())
+    limit = log.stat().st_size if log.exists() else database.stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
         yield
