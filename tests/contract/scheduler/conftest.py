@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,8 @@ from tests.support.scheduling import LEASE_US, PlayedPool, settings
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
-    opened = await Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite3")
+async def ledger(database_url: str) -> AsyncIterator[Ledger]:
+    opened = await Ledger.open(database_url)
     opened.guard_leases(LEASE_US)
     yield opened
     await opened.close()

@@ -6,19 +6,18 @@ import pytest
 
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.ledger import Ledger
-from rollbook.ledger.sqlite.store import SqliteStore
 from rollbook.scheduler.scheduler import Scheduler
 from rollbook.scheduler.wire import Finished
 from rollbook_client.events import StageSpan
 from rollbook_projections import RolloutState
-from tests.support import faults
-from tests.support.ledger import ledger_path
+from tests.support.outages import unwritable
 from tests.support.scheduling import SAMPLE, PlayedPool, admit, only, settings, settled, types
+from tests.support.stores import open_store
 
 
 def elsewhere(ledger: Ledger, command: cmd.Command[object]) -> None:
     """Another process carries a command out, and gives no hint of it."""
-    store = SqliteStore(ledger.url)
+    store = open_store(ledger.url, ledger.clock)
     store.run([command])
     store.close()
 
@@ -76,14 +75,15 @@ async def test_attempt_taken_over_without_a_word_from_the_feed_is_stopped(
 ) -> None:
     await admit(ledger, "r")
     await pool.until(lambda: bool(pool.running))
+    key = only(pool)
     await ledger.feed.close()
     lost = cmd.CloseAttempt("r", 1, scheduler.member_id, "lost", "somebody said so")
     elsewhere(ledger, lost)
-    await pool.until(lambda: only(pool) in pool.cancelled)
+    await pool.until(lambda: key in pool.cancelled)
 
 
 async def test_result_that_waits_for_a_full_disk_is_kept_when_the_other_attempts_are_stopped(
-    ledger: Ledger, pool: PlayedPool
+    ledger: Ledger, database_url: str, pool: PlayedPool
 ) -> None:
     scheduler = Scheduler(ledger, settings(ledger, beat_lost_after_sec=0.0), pool, on_broken=pytest.fail)
     await scheduler.start()
@@ -91,7 +91,7 @@ async def test_result_that_waits_for_a_full_disk_is_kept_when_the_other_attempts
     await admit(ledger, "running")
     await pool.until(lambda: len(pool.running) == 2)
     keys = {assignment.rollout_id: key for key, assignment in pool.running.items()}
-    with faults.disk_full(ledger_path(str(ledger.url))):
+    with unwritable(database_url):
         pool.end(keys["done"], Finished(keys["done"], "success", sample=SAMPLE))
         await pool.until(lambda: keys["running"] in pool.cancelled)
     done = await settled(ledger, "done", lambda s: not s.active)
@@ -106,7 +106,7 @@ async def test_result_that_the_ledger_cannot_take_ends_its_rollout_as_a_failure(
 ) -> None:
     await admit(ledger, "r")
     await pool.until(lambda: bool(pool.running))
-    beyond = StageSpan("agent", 0, 2**63)
+    beyond = StageSpan("agent", 0, 2**64)
     pool.end(only(pool), Finished(only(pool), "success", sample=SAMPLE, spans=(beyond,)))
     state = await settled(ledger, "r", lambda s: not s.active)
     assert (state.status, state.err_category) == ("failure", "internal_error")
@@ -115,13 +115,13 @@ async def test_result_that_the_ledger_cannot_take_ends_its_rollout_as_a_failure(
 
 @pytest.mark.parametrize("on_shutdown", ["release", "cancel"])
 async def test_shutdown_ends_though_the_ledger_cannot_be_written(
-    ledger: Ledger, pool: PlayedPool, on_shutdown: str
+    ledger: Ledger, database_url: str, pool: PlayedPool, on_shutdown: str
 ) -> None:
     scheduler = Scheduler(ledger, settings(ledger, on_shutdown=on_shutdown), pool, on_broken=pytest.fail)
     await scheduler.start()
     await admit(ledger, "r")
     await pool.until(lambda: bool(pool.running))
-    with faults.disk_full(ledger_path(str(ledger.url))):
+    with unwritable(database_url):
         await scheduler.stop()
     assert pool.stopped
     assert await types(ledger, "r") == ["rollout_admitted", "attempt_started"]
