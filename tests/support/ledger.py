@@ -231,15 +231,6 @@ def writing(database_url: str, clock: Clock | None = None) -> Iterator[Writing]:
         writer.store.close()
 
 
-def interleaved(writer: Writing) -> None:
-    """Histories that alternate in an empty ledger: some over, some open."""
-    writer.batch(scheduler(), *(admit(f"r-{i}") for i in range(1, 7)))
-    writer.do(claim(limit=3))
-    writer.batch(*(enter(f"r-{i}") for i in range(1, 4)), *(poll(f"r-{i}") for i in range(1, 7)))
-    writer.batch(finish("r-1"), close("r-2"), cancel("r-4"))
-    writer.do(claim(limit=1))
-
-
 def ledger_path(database_url: str) -> Path:
     """The file of a ledger on SQLite."""
     url = parse_url(database_url)

@@ -27,6 +27,9 @@ class Shell(Protocol):
             sqlite3.Error, asyncpg.PostgresError: the database refuses it.
         """
 
+    def records(self, text: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
+        """The same, with the columns' names."""
+
 
 class _SqliteShell:
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -35,6 +38,11 @@ class _SqliteShell:
     def rows(self, text: str, parameters: Iterable[Any] = ()) -> Rows:
         return self._connection.execute(text, tuple(parameters)).fetchall()
 
+    def records(self, text: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
+        cursor = self._connection.execute(text, tuple(parameters))
+        columns = [column[0] for column in cursor.description]
+        return [dict(zip(columns, row, strict=True)) for row in cursor]
+
 
 class _PostgresShell:
     def __init__(self, thread: LoopThread, connection: Any) -> None:
@@ -42,8 +50,14 @@ class _PostgresShell:
         self._connection = connection
 
     def rows(self, text: str, parameters: Iterable[Any] = ()) -> Rows:
-        found = self._thread.run(self._connection.fetch(numbered(text), *parameters))
-        return [tuple(row) for row in found]
+        return [tuple(row) for row in self._fetch(text, parameters)]
+
+    def records(self, text: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
+        return [dict(row) for row in self._fetch(text, parameters)]
+
+    def _fetch(self, text: str, parameters: Iterable[Any]) -> list[Any]:
+        found: list[Any] = self._thread.run(self._connection.fetch(numbered(text), *parameters))
+        return found
 
 
 @contextmanager

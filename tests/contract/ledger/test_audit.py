@@ -6,8 +6,10 @@ import pytest
 
 from rollbook.ledger.audit import MAX_FINDINGS, Finding, audit
 from rollbook.ledger.schema import SchemaError
-from tests.support.ledger import Writing, admit, interleaved, rows
+from tests.support.histories import interleaved
+from tests.support.ledger import Writing, admit, rows
 from tests.support.tampering import alter
+
 
 @pytest.fixture
 def filled(writer: Writing, database_url: str) -> str:

@@ -1,50 +1,30 @@
-"""The audit views: what they say of a known history, and that the plain shell reads them."""
+"""The audit views: what they say of a known history to anybody who reads the database."""
 
-import json
-import shutil
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from rollbook.ledger import commands as cmd
-from rollbook_client.events import StageSpan
 from rollbook_projections.views import VIEWS_1
-from tests.support.ledger import (
-    SECOND_US,
-    START_US,
-    Writing,
-    admit,
-    api,
-    cancel,
-    claim,
-    close,
-    enter,
-    finish,
-    ledger_path,
-    plain,
-    poll,
-    scheduler,
-)
+from tests.support.histories import HARD_TEXTS, one_of_each_ending, texts_in_every_place
+from tests.support.ledger import SECOND_US, START_US, Writing, admit, claim, scheduler
+from tests.support.sql import shell
 
-HARD_TEXTS = [
-    "\x00",
-    "\ud800",
-    "'; DROP TABLE events; --",
-    "\x1b[31m",
-    "x" * 100_000,
-    "%s{iso:x}:y",
-    "\U0001f600\u2028",
-]
+ORDER = {
+    "rollout_timeline": "rollout_id, seq",
+    "lease_history": "rollout_id, position",
+    "attempts": "rollout_id, attempt",
+    "cancellation_log": "rollout_id, position",
+    "phase_durations": "rollout_id, attempt, started_at",
+    "reward_outcomes": "rollout_id",
+}
 
 
 def view(database_url: str, name: str, rollout_id: str | None = None) -> list[dict[str, Any]]:
-    with plain(database_url) as connection:
-        where = "" if rollout_id is None else " WHERE rollout_id = ?"
-        cursor = connection.execute(f"SELECT * FROM {name}{where}", () if rollout_id is None else (rollout_id,))
-        columns = [column[0] for column in cursor.description]
-        return [dict(zip(columns, row, strict=True)) for row in cursor]
+    """The rows of a view in order, all or one rollout's, as anybody reads them."""
+    where, parameters = ("", ()) if rollout_id is None else ("WHERE rollout_id = ?", (rollout_id,))
+    with shell(database_url) as anybody:
+        return anybody.records(f"SELECT * FROM {name} {where} ORDER BY {ORDER[name]}", parameters)
 
 
 def at(seconds: float) -> str:
@@ -56,36 +36,7 @@ def at(seconds: float) -> str:
 @pytest.fixture
 def known(writer: Writing, database_url: str) -> str:
     """r-1 is lost once and then succeeds; r-2 is cancelled while it waits; r-3 loses its lease."""
-    step = writer.clock.forward
-    writer.batch(api(), scheduler(), admit("r-1", label="six"))
-    step(1)
-    writer.do(claim())
-    writer.do(enter())
-    step(1.5)
-    writer.do(close(reason="runner killed"))
-    writer.do(claim())
-    step(1)
-    writer.do(enter(attempt=2))
-    writer.do(poll())
-    spans = (
-        StageSpan("agent", START_US + 3 * SECOND_US, START_US + 4 * SECOND_US),
-        StageSpan("grading", START_US + 4 * SECOND_US, START_US + 4_250_000),
-    )
-    step(1)
-    writer.do(
-        finish(
-            attempt=2,
-            spans=spans,
-            rewards=(cmd.Score("exact", 1.0), cmd.Score("style", 0.5), cmd.Score("never", None)),
-            metrics=(cmd.Score("tokens", 12.0),),
-        )
-    )
-    writer.batch(admit("r-2"), admit("r-3"))
-    step(2)
-    writer.do(cancel("r-2", requested_by="api"))
-    step(121)
-    writer.do(cmd.Beat("a-1"))
-    writer.do(poll("r-3"))
+    one_of_each_ending(writer)
     return database_url
 
 
@@ -164,39 +115,13 @@ def test_reward_outcomes_keep_failures_apart_from_zeros(known: str) -> None:
     ]
 
 
-def shell(database_url: str, query: str) -> str:
-    """What the command line shell prints; Python's own where the machine has no `sqlite3`."""
-    command = [shutil.which("sqlite3")] if shutil.which("sqlite3") else [sys.executable, "-m", "sqlite3"]
-    done = subprocess.run(
-        [*map(str, command), str(ledger_path(database_url)), query], capture_output=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    return done.stdout.decode()
-
-
 @pytest.mark.parametrize("name", sorted(VIEWS_1))
-def test_plain_shell_reads_the_view(known: str, name: str) -> None:
-    assert "r-" in shell(known, f"SELECT * FROM {name}")
+def test_anybody_reads_the_view(known: str, name: str) -> None:
+    assert "r-" in str(view(known, name))
 
 
 @pytest.mark.parametrize("text", HARD_TEXTS, ids=ascii)
 def test_no_text_breaks_a_view(writer: Writing, database_url: str, text: str) -> None:
-    words = text.replace("/", "-")
-    writer.batch(scheduler(), admit("r-1", label=words), admit("r-2"), admit("r-3"))
-    writer.do(claim(limit=2))
-    writer.batch(
-        finish(
-            "r-1",
-            status="failure",
-            err_message=words,
-            sample=json.dumps({"messages": [words]}).encode(),
-            spans=(StageSpan(words, 0, 2**62),),
-            rewards=(cmd.Score(words, 1e308), cmd.Score("more", 1e308)),
-            metrics=(cmd.Score(words, -5e-324),),
-        ),
-        close("r-2", reason=words),
-        cancel("r-3", requested_by=words),
-    )
+    texts_in_every_place(writer, text)
     for name in VIEWS_1:
         assert view(database_url, name)
-        assert shell(database_url, f"SELECT * FROM {name}")

@@ -5,7 +5,8 @@ import pytest
 from rollbook.ledger.audit import audit
 from rollbook.ledger.postgres.snapshot import GUARDS
 from rollbook_projections.guards import POSTGRES_FUNCTIONS_2
-from tests.support.ledger import Writing, interleaved
+from tests.support.histories import interleaved
+from tests.support.ledger import Writing
 from tests.support.sql import shell
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from rollbook.ledger.audit import MAX_FINDINGS, audit
 from rollbook.ledger.schema import SchemaError
-from tests.support.ledger import Writing, admit, interleaved, ledger_path, plain, rows, writing
+from tests.support.histories import interleaved
+from tests.support.ledger import Writing, admit, ledger_path, plain, rows, writing
 from tests.support.tampering import alter
 
 
