@@ -15,6 +15,11 @@ from tests.support.ledger import Writing, plain
         pytest.param(
             next(STATEMENTS.states("rollout_id", ["r"] * 16))[0], ["sqlite_autoindex_rollouts_1"], id="by ids"
         ),
+        pytest.param(
+            next(STATEMENTS.states("idempotency_key", ["k"] * 16))[0],
+            ["rollouts_idempotency"],
+            id="by idempotency keys",
+        ),
         pytest.param(STATEMENTS.claimable(["q"], after=0, limit=1)[0], ["rollouts_claimable"], id="claim"),
         pytest.param(
             STATEMENTS.claimable(["q"] * 3, after=0, limit=1)[0], ["rollouts_claimable"], id="claim from several queues"
