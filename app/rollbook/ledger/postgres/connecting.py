@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
@@ -15,6 +16,10 @@ COMMAND_LIMIT_SEC = 60.0
 CACHED_STATEMENTS = 1024
 APPLICATION = "rollbook"
 
+PLANNING = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off", "jit = off")
+"""Settings for statements that find few rows by an index. Each is planned once, and perhaps while its tables are still
+empty: without these the plan would read whole tables, until statistics are gathered for the first time."""
+
 Connection = Any
 """An `asyncpg.Connection`; the driver brings no types."""
 
@@ -25,13 +30,13 @@ _DATA = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.P
 """What is wrong with one command's data; trying again changes nothing. The driver's own refusals are ValueErrors."""
 
 
-async def connect(url: sa.URL, *, limit_sec: float = CONNECT_LIMIT_SEC) -> Connection:
-    """A new connection.
+async def connect(url: sa.URL, *, limit_sec: float = CONNECT_LIMIT_SEC, settings: Sequence[str] = ()) -> Connection:
+    """A new connection, with ``settings`` of its session as `SET` takes them.
 
     Raises:
         OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError: as `is_outage` tells apart.
     """
-    return await asyncpg.connect(
+    connection = await asyncpg.connect(
         url.render_as_string(hide_password=False),
         timeout=limit_sec,
         command_timeout=COMMAND_LIMIT_SEC,
@@ -39,6 +44,14 @@ async def connect(url: sa.URL, *, limit_sec: float = CONNECT_LIMIT_SEC) -> Conne
         max_cached_statement_lifetime=0,
         server_settings={"application_name": APPLICATION},
     )
+    if settings:
+        # Not among the parameters of its start, which poolers refuse.
+        try:
+            await connection.execute("; ".join(f"SET {setting}" for setting in settings))
+        except BaseException:
+            connection.terminate()
+            raise
+    return connection
 
 
 def is_outage(error: BaseException) -> bool:

@@ -56,7 +56,7 @@ class PostgresDatabase:
         return PostgresCommitter(PostgresStore(self.url, self._clock, retried=self._retried))
 
     def reads(self) -> Reads:
-        return PostgresReads(self.url, retried=self._retried)
+        return PostgresReads(self.url, pooled=lambda: self._pooling is Pooling.TRANSACTION, retried=self._retried)
 
     def hints(self, reads: Reads, hint_socket: socket.socket | None) -> Hints:
         return PostgresHints(self.url, notifies=lambda: self._pooling is Pooling.NONE)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook_projections import Row
 
-from .connecting import COMMAND_LIMIT_SEC, OUTAGES, Connection, connect, is_outage, unavailable
+from .connecting import COMMAND_LIMIT_SEC, OUTAGES, PLANNING, Connection, connect, is_outage, unavailable
 from .dialect import numbered
 
 SHORT_READS = 2
@@ -27,8 +27,10 @@ LONGEST_PAUSE_SEC = 0.5
 class Pool:
     """A few connections, the last used first; one that broke is replaced when it is next needed."""
 
-    def __init__(self, url: sa.URL, size: int) -> None:
+    def __init__(self, url: sa.URL, size: int, *, settings: Callable[[], Sequence[str]] = lambda: ()) -> None:
+        """``settings`` are each new connection's own."""
         self._url = url
+        self._settings = settings
         self._turns = asyncio.Semaphore(size)
         self._idle: list[Connection] = []
         self._closed = False
@@ -47,7 +49,7 @@ class Pool:
             raise LedgerUnavailable("too many reads of the ledger are under way; try again later") from error
         connection: Connection | None = None
         try:
-            connection = self._idle.pop() if self._idle else await connect(self._url)
+            connection = self._idle.pop() if self._idle else await connect(self._url, settings=self._settings())
             yield connection
         except BaseException:
             # Whatever state it is in, nobody else gets it: a cancelled read may still be running on it.
@@ -73,11 +75,18 @@ class Pool:
 class PostgresReads:
     """The reading connections of one process."""
 
-    def __init__(self, url: sa.URL, *, retried: Callable[[], None] = lambda: None) -> None:
-        """``retried`` is called whenever a read is tried again."""
+    def __init__(
+        self,
+        url: sa.URL,
+        *,
+        pooled: Callable[[], bool] = lambda: False,
+        retried: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``pooled`` says whether a pooler gives every transaction another session, which then keeps the server's
+        settings; ``retried`` is called whenever a read is tried again."""
         self._url = url
         self._retried = retried
-        self._short = Pool(url, SHORT_READS)
+        self._short = Pool(url, SHORT_READS, settings=lambda: () if pooled() else PLANNING)
         self._long = Pool(url, LONG_READS)
 
     async def query(self, text: str, parameters: Sequence[Any] = ()) -> list[Row]:

@@ -27,7 +27,7 @@ from rollbook.ledger.statements import SELECT_API_SEEN, STATE_COLUMNS, Steps
 from rollbook.ledger.transaction import Head, QueueCount, Transaction
 from rollbook_projections import RolloutState, Row, tables
 
-from .connecting import Connection, connect, describe, is_outage, unavailable
+from .connecting import PLANNING, Connection, connect, describe, is_outage, unavailable
 from .dialect import STATEMENTS, numbered
 from .writes import write_of
 
@@ -47,7 +47,7 @@ SILENCE = "this API could not renew leases for a while"
 BEGIN = (
     f"BEGIN; SET LOCAL lock_timeout = '{LOCK_LIMIT_SEC}s';"
     f" SET LOCAL idle_in_transaction_session_timeout = '{STALLED_WRITER_SEC}s';"
-    " SET LOCAL plan_cache_mode = force_generic_plan;"
+    f" SET LOCAL {'; SET LOCAL '.join(PLANNING)};"
     f" SELECT pg_advisory_xact_lock({WRITE_LOCK})"
 )
 _BY_ID = "r.rollout_id = ANY($1::text[])"
