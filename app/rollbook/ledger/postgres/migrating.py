@@ -16,24 +16,31 @@ MIGRATION_LOCK = 7_310_579_042_018_375_702
 LOCK_WAIT_SEC = 10
 """How long a migration waits for a table that running processes use, before it gives up and leaves all as it was."""
 
-_FOUND = "SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('ledger_head') IS NOT NULL"
+# What extensions bring is nobody's.
+_FOUND = """
+    SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('ledger_head') IS NOT NULL,
+           EXISTS (SELECT 1 FROM pg_class c
+                   WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind IN ('r', 'p')
+                     AND c.relname <> 'alembic_version'
+                     AND NOT EXISTS (SELECT 1 FROM pg_depend d
+                                     WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'))
+"""
 
 
 def revision(url: sa.URL) -> str | None:
     """The schema revision of the database; None where there is no ledger yet.
 
     Raises:
-        SchemaError: another program migrates this database with the same tool.
+        SchemaError: another program keeps its tables there.
         LedgerUnavailable: it cannot be read.
     """
     with blocking_connection(url, doing="read") as connection:
-        ((versioned, ours),) = connection.rows(_FOUND)
-        if not versioned:
-            return None
-        rows = connection.rows("SELECT version_num FROM alembic_version")
-        if rows and not ours:
+        ((versioned, ours, tables),) = connection.rows(_FOUND)
+        rows = connection.rows("SELECT version_num FROM alembic_version") if versioned else []
+        if not ours and (rows or tables):
+            # Migrating it would mix our tables with another program's.
             raise SchemaError(
-                f"the database {url.database} belongs to another program; "
+                f"the database {url.database} holds another program's tables; "
                 "name one of Rollbook's own with --database-url"
             )
         return str(rows[0][0]) if rows else None
