@@ -93,6 +93,11 @@ class Feed:
         """Everything up to here has been told."""
         return self._position
 
+    @property
+    def watched(self) -> int:
+        """How many watches there are now."""
+        return sum(map(len, self._watches.values()))
+
     async def start(self) -> None:
         """Follow the ledger from its present end.
 
@@ -172,15 +177,19 @@ class Feed:
                 self.trouble = str(error) or type(error).__name__
 
     async def _catch_up(self) -> None:
-        while True:
-            rows = await self._reader.changes_after(self._position, READ_LIMIT)
-            if not rows:
-                return
-            numbers = list(dict.fromkeys(number for _, number, kind in rows if kind not in QUIET_EVENTS))
-            changed = {state.number: state for state in await self._reader.states(numbers)} if numbers else {}
-            if rows[-1][0] <= self._position:
+        complete = False
+        while not complete:
+            news = await self._reader.news_after(self._position, READ_LIMIT)
+            # A short page is the end: of what was committed since, there is another hint.
+            complete = len(news) < READ_LIMIT
+            numbers = dict.fromkeys(event.number for event in news if event.type not in QUIET_EVENTS)
+            changed = {event.number: event.state for event in news if event.state and event.number in numbers}
+            if len(changed) < len(numbers):  # some have later events, beyond this page
+                rest = [number for number in numbers if number not in changed]
+                changed |= {state.number: state for state in await self._reader.states(rest)}
+            if not news or news[-1].position <= self._position:
                 continue  # commits of this process told all of it while it was read
-            self._position = rows[-1][0]  # only now: a read that fails must be repeated
+            self._position = news[-1].position  # only now: a read that fails must be repeated
             if changed:
                 self._tell(changed)
 

@@ -1,4 +1,4 @@
-"""How the deployment is, as the ledger knows it: queues, members, closed admission. Cheap, whatever the ledger holds."""
+"""How the deployment is, as its ledger knows it: queues, members, closed admission. Cheap, whatever it holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEXT_IN_LINE = 64
 """Of how many rollouts that are next in a queue the oldest is told: one that came back waits since then, not since its
 admission, and so the first in line need not be the oldest."""
 
-_QUEUES = f"""
+QUEUES = f"""
     SELECT c.queue, c.queued, c.running,
            (SELECT min(n.queued_at) FROM (SELECT queued_at FROM rollouts WHERE {tables.CLAIMABLE} AND queue = c.queue
                                           ORDER BY number LIMIT {NEXT_IN_LINE}) n)
@@ -90,7 +90,7 @@ async def read_queues(reader: Reader) -> list[QueueVitals]:
     Raises:
         LedgerUnavailable: the ledger cannot be read.
     """
-    return [QueueVitals(*row) for row in await reader.query(_QUEUES)]
+    return [QueueVitals(*row) for row in await reader.query(QUEUES)]
 
 
 async def read_members(reader: Reader) -> list[MemberVitals]:

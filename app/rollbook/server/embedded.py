@@ -116,6 +116,7 @@ class _Embedding:
             for loop in scheduler.loops:
                 service.loops[loop.name] = partial(getattr, loop, "trouble")
             await scheduler.start()
+            await stack.enter_async_context(service.meters.running())
             stack.callback(service.end_waits)
             stack.callback(service.stop_admissions)
             yield

@@ -52,6 +52,8 @@ class Route(msgspec.Struct, frozen=True):
     parameters: tuple[Parameter, ...] = ()
     body: type[msgspec.Struct] | None = None
     streams: bool = False
+    media: str = "application/json"
+    """The type of the answer; ``text/plain`` has no schema but that it is text."""
 
 
 _REFERENCE = "#/components/schemas/{name}"
@@ -157,6 +159,7 @@ ROUTES = (
         ),
         streams=True,
     ),
+    Route("get", "/metrics", "Metrics in Prometheus' text format.", 200, None, {}, media="text/plain"),
     Route("get", "/schema", "This document.", 200, None, {}),
 )
 
@@ -190,6 +193,8 @@ def openapi_document() -> Json:
 
 def _operation(route: Route) -> Json:
     responses: Json = {str(route.status): {"description": "Done.", "content": _content(route.answer)}}
+    if route.media != "application/json":
+        responses[str(route.status)]["content"] = {route.media: {"schema": _TEXT}}
     if route.streams:
         responses[str(route.status)]["content"]["text/event-stream"] = {"schema": _TEXT}
     for status, text in sorted({401: "The key is missing or wrong.", **route.errors}.items()):

@@ -12,6 +12,7 @@ from litestar.response.streaming import ASGIStreamingResponse
 
 from .answers import json_bytes
 from .errors import wrong_shape
+from .metrics import MEDIA_TYPE
 from .openapi import openapi_document
 from .pages import events_page, rollouts_page
 from .query import EventsQuery, Position, RolloutsQuery, parse_query
@@ -46,13 +47,19 @@ def operator_routes(service: ApiService) -> list[HTTPRouteHandler]:
             after=_resume_after(request.headers.get(LAST_EVENT_ID), query.after),
             open_to_all=lambda: service.waiting,
         )
-        return ASGIStreamingResponse(iterator=frames, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
+        streamed = service.meters.streamed(frames)
+        return ASGIStreamingResponse(iterator=streamed, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
+
+    @get("/metrics")
+    async def metrics() -> ASGIResponse:
+        headers = {"cache-control": "no-store"}
+        return ASGIResponse(body=await service.metrics(), media_type=MEDIA_TYPE, headers=headers)
 
     @get(["/schema", "/schema/openapi.json"])
     async def schema() -> ASGIResponse:
         return ASGIResponse(body=document, media_type="application/json")
 
-    return [health, rollouts, events, schema]
+    return [health, metrics, rollouts, events, schema]
 
 
 def _json(value: object) -> ASGIResponse:

@@ -190,7 +190,8 @@ async def serve(settings: ApiSettings, listener: socket.socket, *, hint_socket: 
                 timeout_graceful_shutdown=LAST_REQUESTS_SEC,
             )
             log.info("serving on http://%s:%d", *listener.getsockname()[:2])
-            await ApiServer(config, service).serve(sockets=[listener])
+            async with service.meters.running():
+                await ApiServer(config, service).serve(sockets=[listener])
         finally:
             await member.stop()
     finally:

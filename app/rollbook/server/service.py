@@ -28,6 +28,8 @@ from rollbook_projections import RolloutState
 from .admission import admission
 from .errors import ONE_SELECTOR, SHUTTING_DOWN, ApiError
 from .health import Health, LoopTrouble, take_health
+from .meters import ProcessMeters
+from .metrics import metrics_text
 from .polling import poll_rollout, retention_is_over
 from .streams import Pulse
 
@@ -53,6 +55,7 @@ class ApiService:
         self.instance_id = settings.instance_id or self.process_id
         self.loops: dict[str, Callable[[], str | None]] = {}
         """This process's background loops by name, each with what troubles it now; health shows them."""
+        self.meters = ProcessMeters()
         self.pulse = Pulse()
         self.accepting = True
         self.waiting = True
@@ -68,6 +71,7 @@ class ApiService:
         self.accepting = self.waiting = True
         self.loops["feed"] = lambda: ledger.feed.trouble
         ledger.feed.listen(self.pulse.beat)
+        self.meters.attach(ledger)
 
     @property
     def ledger(self) -> Ledger:
@@ -190,6 +194,10 @@ class ApiService:
             accepting=self.accepting,
             background=trouble,
         )
+
+    async def metrics(self) -> bytes:
+        """This process's metrics and the ledger's, as text; costs the same however much the ledger holds."""
+        return await metrics_text(self._ledger, self.meters, queue=self.settings.queue)
 
 
 def check_settings(settings: ApiSettings) -> None:
