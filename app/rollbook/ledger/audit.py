@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from . import chain
+from .archives.checking import ArchivedTotals, check_archives
 from .database import Snapshot, database_of
 from .refusals import LedgerUnavailable, SchemaError
 from .schema import check_database
@@ -19,13 +20,14 @@ MAX_FINDINGS = 20
 PAGE_EVENTS = 1_000
 _HEADLESS = """
     SELECT r.number, r.rollout_id, r.seq FROM rollouts r
-    WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.number = r.number AND e.seq = r.seq) ORDER BY r.number LIMIT ?
+    WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.number = r.number AND e.seq = r.seq)
+      AND NOT EXISTS (SELECT 1 FROM archived_rollouts s WHERE s.number = r.number) ORDER BY r.number LIMIT ?
 """
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong. ``check`` is ``pages``, ``guards``, ``chain``, ``head`` or ``counts``; position,
-    rollout id and seq name the event, where it is about one."""
+    """One thing that is wrong. ``check`` is ``pages``, ``guards``, ``chain``, ``head``, ``archive`` or ``counts``;
+    position, rollout id and seq name the event, where it is about one."""
 
     check: str
     message: str
@@ -40,11 +42,15 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    """What was looked at and what is wrong with it: the first 20 findings, at which the inspection ends."""
+    """What was looked at and what is wrong with it: the first 20 findings, at which the inspection ends.
+
+    ``archived`` rollouts have no events here; what stands for them was looked at.
+    """
 
     events: int
     rollouts: int
     findings: list[Finding]
+    archived: int = 0
 
     @property
     def cut(self) -> bool:
@@ -75,7 +81,7 @@ def inspect(url: str | sa.URL) -> Inspection:
         raise
     with database.snapshot(undecoded=True) as snapshot:
         auditor = _Audit(snapshot)
-        for step in (auditor.pages, auditor.guards, auditor.events, auditor.counts):
+        for step in (auditor.pages, auditor.guards, auditor.events, auditor.archives, auditor.counts):
             try:
                 step()
             except LedgerUnavailable as error:
@@ -96,6 +102,7 @@ class _Audit:
         self._position = 0
         self._number = 0
         self._finished = False
+        self._archived = ArchivedTotals()
 
     @property
     def full(self) -> bool:
@@ -103,7 +110,7 @@ class _Audit:
 
     def result(self) -> Inspection:
         """What was seen so far, and what is wrong with it."""
-        return Inspection(self._events, self._rollouts, self.findings[:MAX_FINDINGS])
+        return Inspection(self._events, self._rollouts, self.findings[:MAX_FINDINGS], self._archived.rollouts)
 
     def find(self, kind: str, message: str) -> None:
         self.findings.append(Finding(kind, message))
@@ -171,6 +178,13 @@ class _Audit:
             name = _text(rollout_id)
             self.find("head", f"the row of rollout {name!r} (number {number}) ends at seq {seq}, but no event does")
 
+    def archives(self) -> None:
+        """What stands for archived events."""
+        for wrong in check_archives(self._snapshot, self._archived):
+            if self.full:
+                return
+            self.find("archive", wrong)
+
     def counts(self) -> None:
         """The ledger's own count of its events."""
         if not self._finished or self.full:
@@ -179,7 +193,12 @@ class _Audit:
         if len(rows) != 1:
             self.find("counts", f"ledger_head has {len(rows)} rows instead of one")
             return
-        expected = {"position": self._position, "number": self._number, "events": self._events}
+        archived = self._archived
+        expected = {
+            "position": max(self._position, archived.position),
+            "number": max(self._number, archived.number),
+            "events": self._events + archived.events,
+        }
         for (name, counted), stored in zip(expected.items(), rows[0], strict=True):
             if counted != stored:
                 self.find("counts", f"ledger_head.{name} is {stored}, the events give {counted}")

@@ -121,11 +121,39 @@ class Snapshot(Protocol):
         """The next events after a position, for the audit: position, number, seq, type, version, time, payload, hash,
         whether each has its column's type, and id, seq and head of its rollout. Texts are bytes."""
 
+    def events_of(self, numbers: Sequence[int], *, after: tuple[int, int], limit: int) -> list[Row]:
+        """The next events of some rollouts after one of them (number and seq), in that order, with all their columns;
+        payloads are bytes."""
+
     def damage(self) -> Iterator[str]:
         """What the database itself finds wrong with its pages; nothing where it has no such check."""
 
     def missing_guards(self) -> Iterator[str]:
         """The names of triggers that should keep events as they are and do not."""
+
+
+class Turn(Protocol):
+    """One short write transaction."""
+
+    def rows(self, text: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """All rows of a statement."""
+
+    def change(self, text: str, parameters: Sequence[Any] = ()) -> int:
+        """How many rows a statement changed."""
+
+    def change_all(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
+        """A statement for each of these parameters."""
+
+
+class Upkeep(Protocol):
+    """A connection for changes beside the commands, made in turns so that writers are never held up for long."""
+
+    def turn(self) -> AbstractContextManager[Turn]:
+        """A transaction: committed at the block's end, undone where that fails.
+
+        Raises:
+            LedgerUnavailable: nothing was changed; or the database does not tell whether it was.
+        """
 
 
 class Database(Protocol):
@@ -194,6 +222,13 @@ class Database(Protocol):
 
         Raises:
             LedgerUnavailable: the database cannot be written.
+        """
+
+    def upkeep(self) -> AbstractContextManager[Upkeep]:
+        """A connection for upkeep; blocking calls.
+
+        Raises:
+            LedgerUnavailable: it cannot be written.
         """
 
     def snapshot(self, *, undecoded: bool = False) -> AbstractContextManager[Snapshot]:

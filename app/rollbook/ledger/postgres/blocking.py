@@ -61,9 +61,19 @@ class BlockingConnection:
         rows: list[Row] = self._thread.run(self._connection.fetch(numbered(text), *parameters))
         return rows
 
-    def execute(self, text: str) -> None:
-        """Statements without parameters."""
-        self._thread.run(self._connection.execute(text))
+    def execute(self, text: str) -> str:
+        """Statements without parameters; the server's word for what the last one did."""
+        done: str = self._thread.run(self._connection.execute(text))
+        return done
+
+    def change(self, text: str, parameters: Sequence[Any] = ()) -> int:
+        """How many rows a statement changed; parameters are marked `?`."""
+        done: str = self._thread.run(self._connection.execute(numbered(text), *parameters))
+        return int(done.rpartition(" ")[2])
+
+    def change_all(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
+        """A statement for each of these parameters."""
+        self._thread.run(self._connection.executemany(numbered(text), rows))
 
 
 @contextmanager

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager
 import sqlalchemy as sa
 
 from rollbook.ledger.clock import SharedClock, host_clock_us
-from rollbook.ledger.database import Capabilities, Committer, Hints, Reads, Snapshot
+from rollbook.ledger.database import Capabilities, Committer, Hints, Reads, Snapshot, Upkeep
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.secrets import SecretKeys
 
-from . import migrating, snapshot
+from . import migrating, snapshot, upkeep
 from .blocking import blocking_connection
 from .connecting import connect, is_outage, unavailable
 from .dialect import PostgresDialect
@@ -85,6 +85,9 @@ class PostgresDatabase:
 
     def migrate(self, to: str, *, down: bool) -> None:
         migrating.migrate(self.url, to, down=down)
+
+    def upkeep(self) -> AbstractContextManager[Upkeep]:
+        return upkeep.upkeep(self.url)
 
     def snapshot(self, *, undecoded: bool = False) -> AbstractContextManager[Snapshot]:
         return snapshot.snapshot(self.url)

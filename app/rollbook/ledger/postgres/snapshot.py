@@ -23,6 +23,10 @@ _AUDITED = """
     FROM events e LEFT JOIN rollouts r ON r.number = e.number
     WHERE e.position > ? ORDER BY e.position LIMIT ?
 """
+_EVENTS_OF = """
+    SELECT position, number, seq, type, version, recorded_at, convert_to(payload, 'UTF8'), hash FROM events
+    WHERE number = ANY(?::bigint[]) AND (number, seq) > (?, ?) ORDER BY number, seq LIMIT ?
+"""
 # The functions must not see a session's temporary tables before ours, either.
 _GUARDS = """
     SELECT t.tgname, c.relname, t.tgtype::int, p.proname, p.prosrc
@@ -74,6 +78,9 @@ class PostgresSnapshot:
 
     def audited_events(self, after: int, limit: int) -> list[Row]:
         return self.rows(_AUDITED, (after, limit))
+
+    def events_of(self, numbers: Sequence[int], *, after: tuple[int, int], limit: int) -> list[Row]:
+        return self.rows(_EVENTS_OF, (list(numbers), *after, limit))
 
     def damage(self) -> Iterator[str]:
         """Data checksums are the server's affair: it refuses to read a damaged page."""

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 import sqlalchemy as sa
 
 from rollbook.ledger.clock import host_clock_us
-from rollbook.ledger.database import Capabilities, Committer, Hints, Reads, Snapshot
+from rollbook.ledger.database import Capabilities, Committer, Hints, Reads, Snapshot, Upkeep
 from rollbook.ledger.secrets import KEY_VARIABLE, SecretKeyError, SecretKeys
 
-from . import migrating, snapshot
+from . import migrating, snapshot, upkeep
 from .committer import StoreCommitter
 from .dialect import SqliteDialect
 from .engines import database_path, key_path
@@ -84,6 +84,9 @@ class SqliteDatabase:
 
     def migrate(self, to: str, *, down: bool) -> None:
         migrating.migrate(self.url, to, down=down)
+
+    def upkeep(self) -> AbstractContextManager[Upkeep]:
+        return upkeep.upkeep(self.url)
 
     def snapshot(self, *, undecoded: bool = False) -> AbstractContextManager[Snapshot]:
         return snapshot.snapshot(self.url, undecoded=undecoded)

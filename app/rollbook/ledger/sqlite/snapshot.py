@@ -62,6 +62,14 @@ class SqliteSnapshot:
     def audited_events(self, after: int, limit: int) -> list[Row]:
         return self.rows(_AUDITED, (after, limit))
 
+    def events_of(self, numbers: Sequence[int], *, after: tuple[int, int], limit: int) -> list[Row]:
+        return self.rows(
+            "SELECT position, number, seq, type, version, recorded_at, CAST(payload AS BLOB), hash FROM events"
+            f" WHERE number IN ({', '.join('?' * len(numbers))}) AND (number, seq) > (?, ?)"
+            " ORDER BY number, seq LIMIT ?",
+            (*numbers, *after, limit),
+        )
+
     def damage(self) -> Iterator[str]:
         for (line,) in self.rows(f"PRAGMA integrity_check({MAX_PAGE_FINDINGS})"):
             if line not in ("ok", b"ok"):
