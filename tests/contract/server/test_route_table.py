@@ -254,6 +254,6 @@ async def test_every_documented_route_exists(api: Api) -> None:
     for path, operations in document["paths"].items():
         for method in operations:
             response = await api.http.request(method, path.replace("{rollout_id}", "r-1"), content=b"")
-            if response.status_code == 405 or response.json().get("detail") == "Not Found":
+            if response.status_code == 405 or "Not Found" in response.text:
                 missing.append(f"{method} {path}")
     assert not missing
