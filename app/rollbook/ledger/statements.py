@@ -58,6 +58,12 @@ class Dialect(Protocol):
     def is_any(self, column: str, values: Sequence[Any]) -> Query:
         """A condition that holds where the column is one of the values (`LARGEST_CHOICE` at most)."""
 
+    def oldest_waiting(self, queues: Sequence[str], *, after: int, limit: int) -> Query:
+        """What reads the states of the oldest waiting rollouts of these queues after a number, by their index."""
+
+    def compared(self, column: str) -> str:
+        """A column in a condition by which no rows are looked up, so that another one's index finds them."""
+
 
 class Statements:
     """The statements that differ between databases, for one of them."""
@@ -79,31 +85,34 @@ class Statements:
 
     def states(self, column: str, values: Sequence[Any]) -> Iterator[Query]:
         """What reads the states whose column is any of the values."""
-        for start in range(0, len(values), LARGEST_CHOICE):
-            condition, parameters = self.dialect.is_any(column, values[start : start + LARGEST_CHOICE])
+        for condition, parameters in self.any_of(column, values):
             yield f"{SELECT_STATE} WHERE {condition}", parameters
+
+    def any_of(self, column: str, values: Sequence[Any]) -> Iterator[Query]:
+        """Conditions that hold, between them, where the column is any of the values."""
+        for start in range(0, len(values), LARGEST_CHOICE):
+            yield self.dialect.is_any(column, values[start : start + LARGEST_CHOICE])
 
     def claimable(self, queues: Sequence[str], *, after: int, limit: int) -> Query:
         """The oldest waiting rollouts of these queues after a number."""
-        condition, parameters = self.dialect.is_any("queue", queues)
-        text = f"{SELECT_STATE} WHERE {tables.CLAIMABLE} AND {condition} AND number > ? ORDER BY number LIMIT ?"
-        return text, (*parameters, after, limit)
+        return self.dialect.oldest_waiting(queues, after=after, limit=limit)
 
     def cancellable(self, prefix: str | None, since: int) -> Query:
         """All live rollouts, or those whose id starts with ``prefix``, and those that ended since then."""
-        condition, bounds = prefix_range(prefix)
+        # Old rollouts may share the prefix by the million, so the ids' own index would be the wrong one.
+        condition, bounds = prefix_range(prefix, column=self.dialect.compared("rollout_id"))
         text = f"{self.select_live}{condition} UNION ALL {self._finished_since}{condition}"
         return text, (*bounds, since, *bounds)
 
 
-def prefix_range(prefix: str | None) -> tuple[str, tuple[str, ...]]:
-    """`rollout_id` between a prefix and its bytewise successor: a range uses the index, and LIKE folds case."""
+def prefix_range(prefix: str | None, *, column: str = "rollout_id") -> tuple[str, tuple[str, ...]]:
+    """A column between a prefix and its bytewise successor: a range uses the index, and LIKE folds case."""
     if not prefix:
         return "", ()
     end = successor(prefix)
     if end is None:
-        return " AND rollout_id >= ?", (prefix,)
-    return " AND rollout_id >= ? AND rollout_id < ?", (prefix, end)
+        return f" AND {column} >= ?", (prefix,)
+    return f" AND {column} >= ? AND {column} < ?", (prefix, end)
 
 
 def successor(prefix: str) -> str | None:

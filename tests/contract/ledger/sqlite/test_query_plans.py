@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollbook.ledger.sqlite.dialect import STATEMENTS
-from rollbook.ledger.statements import SELECT_LATE
+from rollbook.ledger.statements import SELECT_LATE, SELECT_STATE, prefix_range
 from tests.support.ledger import Writing, plain
 
 
@@ -32,6 +32,12 @@ from tests.support.ledger import Writing, plain
         # Old rollouts may share the prefix by the million, so the ids' own index is the wrong one.
         pytest.param(
             STATEMENTS.cancellable("run-", 0)[0], ["rollouts_live", "rollouts_finished"], id="cancel a prefix"
+        ),
+        pytest.param(
+            f"{SELECT_STATE} WHERE 1 = 1{prefix_range('run-')[0]}", ["sqlite_autoindex_rollouts_1"], id="list a prefix"
+        ),
+        pytest.param(
+            f"{SELECT_STATE} WHERE scheduler IS NOT NULL AND scheduler = ?", ["rollouts_owned"], id="a scheduler's own"
         ),
     ],
 )

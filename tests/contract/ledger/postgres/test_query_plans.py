@@ -1,0 +1,94 @@
+"""Every statement of the hot path finds its rows by an index: none walks through all rollouts there ever were.
+
+It is planned once for all parameters, perhaps when the ledger is still empty; both plans must do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rollbook.ledger.postgres.connecting import PLANNING
+from rollbook.ledger.postgres.dialect import STATEMENTS, numbered
+from rollbook.ledger.statements import SELECT_LATE, SELECT_STATE, STATE_COLUMNS
+from tests.support.ledger import Writing, admit, cancel, claim, scheduler
+from tests.support.sql import Shell, shell
+
+FINISHED = 20_000
+"""Far more than what is live, as after a while of work."""
+
+
+@pytest.fixture
+def connection(writer: Writing, database_url: str) -> Iterator[Shell]:
+    """A connection as the writer and the short reads have it, on a ledger where one rollout ended and some are live."""
+    writer.batch(scheduler(), *(admit(f"r-{i}", agent_timeout_us=10**9) for i in range(200)))
+    writer.do(claim(limit=50))
+    writer.do(cancel("r-199"))
+    with shell(database_url) as opened:
+        for setting in PLANNING:
+            opened.rows(f"SET {setting}")
+        yield opened
+
+
+def fill(connection: Shell) -> None:
+    """As many finished rollouts as there are after a while, and the statistics that the server gathers then."""
+    copied = ", ".join(
+        {"number": "1000 + n", "rollout_id": "'old-' || n", "finished_at": "finished_at - n"}.get(name, name)
+        for name in STATE_COLUMNS
+    )
+    connection.rows(
+        f"INSERT INTO rollouts ({', '.join(STATE_COLUMNS)}) SELECT {copied} FROM rollouts,"
+        f" generate_series(1, {FINISHED}) n WHERE rollout_id = 'r-199'"
+    )
+    connection.rows("ANALYZE rollouts")
+
+
+def scans(plan: Any) -> Iterator[tuple[str, str]]:
+    """How a plan reads `rollouts`: the kind of scan and its index."""
+    if plan.get("Relation Name") == "rollouts" and plan["Node Type"] != "Bitmap Heap Scan":
+        yield plan["Node Type"], plan.get("Index Name", "")
+    if plan["Node Type"] == "Bitmap Index Scan":
+        yield "Index Scan", plan["Index Name"]
+    for part in plan.get("Plans", ()):
+        yield from scans(part)
+
+
+def plan_of(connection: Shell, statement: str) -> list[tuple[str, str]]:
+    """How the statement is carried out, whatever its parameters."""
+    marks = statement.count("?")
+    connection.rows(f"PREPARE planned AS {numbered(statement)}")
+    arguments = f"({', '.join(['NULL'] * marks)})" if marks else ""
+    ((text,),) = connection.rows(f"EXPLAIN (FORMAT JSON) EXECUTE planned{arguments}")
+    connection.rows("DEALLOCATE planned")
+    return list(scans(json.loads(text)[0]["Plan"]))
+
+
+@pytest.mark.parametrize(
+    ("statement", "indexes"),
+    [
+        pytest.param(next(STATEMENTS.states("rollout_id", ["r"]))[0], ["rollouts_rollout_id"], id="by ids"),
+        pytest.param(next(STATEMENTS.states("number", [1]))[0], ["rollouts_pkey"], id="by numbers"),
+        pytest.param(f"{SELECT_STATE} WHERE rollout_id = ?", ["rollouts_rollout_id"], id="by id"),
+        pytest.param(STATEMENTS.claimable(["q"], after=0, limit=1)[0], ["rollouts_claimable"], id="claim"),
+        pytest.param(STATEMENTS.select_expired, ["rollouts_live"], id="expired leases"),
+        pytest.param(SELECT_LATE, ["rollouts_deadline"], id="queued deadlines"),
+        pytest.param(STATEMENTS.select_orphaned, ["rollouts_owned"], id="orphaned attempts"),
+        pytest.param(
+            f"{SELECT_STATE} WHERE scheduler IS NOT NULL AND scheduler = ?", ["rollouts_owned"], id="a scheduler's own"
+        ),
+        pytest.param(STATEMENTS.select_live, ["rollouts_live"], id="live leases"),
+        pytest.param(STATEMENTS.cancellable(None, 0)[0], ["rollouts_live", "rollouts_finished"], id="cancel all"),
+        # Old rollouts may share the prefix by the million, so the ids' own index is the wrong one.
+        pytest.param(
+            STATEMENTS.cancellable("run-", 0)[0], ["rollouts_live", "rollouts_finished"], id="cancel a prefix"
+        ),
+    ],
+)
+def test_rollouts_are_found_by_an_index(connection: Shell, statement: str, indexes: list[str]) -> None:
+    expected = [("Index Scan", index) for index in indexes]
+    assert plan_of(connection, statement) == expected, "while the ledger is young"
+    fill(connection)
+    assert plan_of(connection, statement) == expected, "when it has grown"
