@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import changing, following, keeping, output, processes, reading
+from . import changing, draining, following, keeping, output, processes, reading
 from .failures import DEBUG_VARIABLE, FAILED, CommandError, describe
 
 USED_WRONGLY = 2
@@ -60,6 +60,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("show", reading.show, "Show one rollout with its attempts."),
     ("events", following.events, "Print events, old ones and new ones."),
     ("cancel", changing.cancel, "Ask to end rollouts."),
+    ("drain", draining.drain, "Close admission; wait until all is done."),
     ("replay", keeping.replay, "Fold all events anew; compare the rows."),
     ("secret-key", keeping.secret_key, "Print a new secret key."),
 )

@@ -40,7 +40,7 @@ def cancel(
     if (bool(ids), prefix is not None, everything).count(True) != 1:
         raise typer.BadParameter("name exactly one: ids, --prefix or --all", param_hint="[ID]...")
     command = Cancel(
-        requested_by=f"cli:{_user()}",
+        requested_by=f"cli:{user_name()}",
         ids=tuple(dict.fromkeys(ids)) if ids else None,
         prefix=prefix,
         everything=everything,
@@ -64,7 +64,8 @@ async def _submit(database_url: str, command: Cancel) -> dict[str, CancelDisposi
         await ledger.close()
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who runs this command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

@@ -12,8 +12,10 @@ from rollbook_projections import RolloutState
 
 from . import codec
 from . import statements as sql
+from .archives.stubs import SELECT_ARCHIVED, Archived
 from .database import Database, Reads
-from .refusals import LedgerUnavailable
+from .drains import SELECT_CLOSURES
+from .refusals import Closure, LedgerUnavailable, RolloutArchived
 from .transaction import QueueCount
 
 PAGE_BYTES = 4 * 1024 * 1024
@@ -23,9 +25,15 @@ _EVENT_COLUMNS = "e.position, e.number, r.rollout_id, e.seq, e.type, e.version, 
 _EVENTS = f"SELECT {_EVENT_COLUMNS} FROM events e JOIN rollouts r ON r.number = e.number"
 
 _PAYLOAD = "SELECT type, version, payload FROM events WHERE position = ?"
+# A rollout's row stands beside the newest of its events alone.
+_NEWS = (
+    f"SELECT e.position, e.number, e.type, {', '.join(f'r.{name}' for name in sql.STATE_COLUMNS)}"
+    " FROM events e LEFT JOIN rollouts r ON r.number = e.number AND r.seq = e.seq"
+    " WHERE e.position > ? ORDER BY e.position LIMIT ?"
+)
 _WORK = (
     f"SELECT e.type, e.version, e.payload, s.sealed, {', '.join(f'r.{name}' for name in sql.STATE_COLUMNS)}"
-    " FROM events e JOIN secrets s ON s.number = e.number JOIN rollouts r ON r.number = e.number WHERE e.position = ?"
+    " FROM events e JOIN secrets s ON s.number = e.number JOIN rollouts r ON r.number = e.number"
 )
 
 
@@ -41,6 +49,16 @@ class StoredEvent(msgspec.Struct, frozen=True):
     recorded_at: int
     payload: str
     hash: bytes
+
+
+class News(msgspec.Struct, frozen=True):
+    """An event, as far as a feed looks at it."""
+
+    position: int
+    number: int
+    type: str
+    state: RolloutState | None
+    """Its rollout's, where no later event changed that."""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -101,6 +119,13 @@ class Reader:
         text = "SELECT position, number, type FROM events WHERE position > ? ORDER BY position LIMIT ?"
         return [(row[0], row[1], row[2]) for row in await self.query(text, (position, limit))]
 
+    async def news_after(self, position: int, limit: int) -> list[News]:
+        """The next events, and what they left: one read for all that a feed tells."""
+        return [
+            News(row[0], row[1], row[2], None if row[3] is None else RolloutState(*row[3:]))
+            for row in await self.query(_NEWS, (position, limit))
+        ]
+
     async def state(self, rollout_id: str) -> RolloutState | None:
         """A rollout's state by id."""
         if not sql.storable(rollout_id):
@@ -116,21 +141,34 @@ class Reader:
         return found
 
     async def result(self, state: RolloutState) -> RolloutFinished:
-        """The terminal event of a finished rollout."""
+        """The terminal event of a finished rollout.
+
+        Raises:
+            RolloutArchived: it is in an archive's file.
+            LedgerUnavailable: the ledger cannot be read, or it is gone.
+        """
         rows = await self.query(
             "SELECT type, version, payload FROM events WHERE position = ?", (state.result_position,)
         )
         if not rows:
+            archived = await self.archived(state.number)
+            if archived is not None:
+                raise RolloutArchived(state.rollout_id, str(archived))
             raise LedgerUnavailable(f"the result of rollout {state.rollout_id!r} is not in the ledger any more")
         event = codec.decode(*rows[0])
         assert isinstance(event, RolloutFinished)
         return event
 
+    async def archived(self, number: int) -> Archived | None:
+        """Where a rollout's events are, if they are not in the ledger."""
+        rows = await self.query(SELECT_ARCHIVED, (number,))
+        return Archived(*rows[0]) if rows else None
+
     async def work(self, states: Sequence[RolloutState]) -> list[Work]:
         """Requests and sealed secrets of claimed rollouts; those whose rollout is over meanwhile are left out."""
         found = []
-        for state in states:
-            for kind, version, payload, sealed, *row in await self.query(_WORK, (state.request_position,)):
+        for condition, positions in self._statements.any_of("e.position", [state.request_position for state in states]):
+            for kind, version, payload, sealed, *row in await self.query(f"{_WORK} WHERE {condition}", positions):
                 event = codec.decode(kind, version, payload)
                 assert isinstance(event, RolloutAdmitted)
                 found.append(Work(RolloutState(*row), event, sealed))
@@ -139,6 +177,10 @@ class Reader:
     async def counts(self) -> dict[str, QueueCount]:
         """Waiting and running rollouts by queue."""
         return {row[0]: QueueCount(row[1], row[2]) for row in await self.query(sql.SELECT_COUNTS)}
+
+    async def closures(self) -> list[Closure]:
+        """Where admission is closed now."""
+        return [Closure(*row) for row in await self.query(SELECT_CLOSURES)]
 
     async def members(self, kind: str, seen_since: int) -> list[Member]:
         """Registered processes of a kind that did not stop and were seen since then."""
