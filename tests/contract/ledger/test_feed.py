@@ -10,6 +10,7 @@ import pytest
 
 from rollbook.ledger.feed import Watch
 from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.reader import News
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.urls import POSTGRES, parse_url
 from rollbook_projections import RolloutState
@@ -202,23 +203,23 @@ async def test_read_that_fails_is_repeated(
     await ledger.submit(admit())
     await hearing.until("r-1")
     fail = iter([True])
-    states = other.reader.states
+    news_after = other.reader.news_after
     troubles: list[str | None] = []
 
-    async def failing(numbers: list[int]) -> list[RolloutState]:
+    async def failing(position: int, limit: int) -> list[News]:
         if next(fail, False):
             raise error
         troubles.append(other.feed.trouble)
-        return await states(numbers)
+        return await news_after(position, limit)
 
-    monkeypatch.setattr(other.reader, "states", failing)
+    monkeypatch.setattr(other.reader, "news_after", failing)
     with other.feed.watch("r-1") as watch:
         state = await other.reader.state("r-1")
         assert state is not None
         waiting = asyncio.ensure_future(changed(state, watch))
         await ledger.submit(cancel("r-1"))
         assert (await waiting).status == "cancelled"
-        assert troubles == ["the test's"]
+        assert troubles[0] == "the test's"
         async with asyncio.timeout(LONG_SEC / 2):
             while other.feed.trouble is not None:
                 await other.reader.state("r-1")  # the turn that told the change reads once more before it is over
@@ -283,3 +284,15 @@ async def another_can_write(database_url: str) -> None:
     async with asyncio.timeout(LONG_SEC / 2):
         await another.submit(admit("of-another"))
     await another.close()
+
+
+async def test_more_than_a_page_of_news_is_told_whole(
+    ledger: Ledger, other: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollbook.ledger.feed.READ_LIMIT", 3)
+    hearing = Hearing(other)
+    names = [f"r-{i}" for i in range(10)]
+    # The renewals are the rollouts' newest events, and pages away from what is to be told.
+    await asyncio.gather(*(ledger.submit(command(name)) for command in (admit, poll) for name in names))
+    for name in names:
+        await hearing.until(name)
