@@ -15,7 +15,8 @@ import re
 # PostgreSQL is told to do the same: else one time in a hundred would differ in its last digit.
 _JULIAN_US = "({0}) BETWEEN -210866760000000000 AND 253402300799998999"
 _JULIAN_MS = "floor(CAST(({0}) AS DOUBLE PRECISION) / 1000000.0 * 1000.0 + 210866760000000.0 + 0.5)"
-_WEIGHTED = "CAST({0}.value AS NUMERIC) * CAST({0}.weight AS NUMERIC)"
+_LARGEST = "CAST(1.7976931348623157e308 AS DOUBLE PRECISION)"
+_MILLIONTHS = "sum({0}.value / 1048576.0 * {0}.weight) FILTER (WHERE abs({0}.value) > 1e-200)"
 
 _SAID = {
     "sqlite": {
@@ -40,16 +41,16 @@ _SAID = {
             "CASE WHEN {0} = 0 THEN '0.0'"
             " WHEN abs({0}) < 0.0001 OR abs({0}) >= 1e15 THEN"
             " replace(regexp_replace(trim(to_char({0}, '9.99999999999999EEEE')), '0+e', 'e'), '.e', '.0e')"
-            " WHEN {0} = trunc({0}) THEN CAST(CAST({0} AS NUMERIC) AS TEXT) || '.0'"
+            " WHEN CAST({0} AS NUMERIC) = trunc(CAST({0} AS NUMERIC)) THEN CAST(CAST({0} AS NUMERIC) AS TEXT) || '.0'"
             " ELSE CAST(trim_scale(CAST({0} AS NUMERIC)) AS TEXT) END"
         ),
-        # A sum beyond all numbers is infinite, not an error.
+        # A sum beyond all numbers is infinite, not an error: large ones are added up as their millionth parts.
         "weighted": (
-            f"CASE WHEN max(abs({_WEIGHTED})) < 1e300"
-            f" THEN sum({{0}}.value * {{0}}.weight) FILTER (WHERE abs({_WEIGHTED}) < 1e300)"
-            f" WHEN abs(sum({_WEIGHTED})) < 1.797693134862315e308 THEN CAST(sum({_WEIGHTED}) AS DOUBLE PRECISION)"
-            f" WHEN sum({_WEIGHTED}) > 0 THEN CAST('Infinity' AS DOUBLE PRECISION)"
-            f" WHEN sum({_WEIGHTED}) < 0 THEN CAST('-Infinity' AS DOUBLE PRECISION) END"
+            "CASE WHEN max(abs({0}.value)) < 1e300"
+            " THEN sum({0}.value * {0}.weight) FILTER (WHERE abs({0}.value) < 1e300)"
+            f" WHEN abs({_MILLIONTHS}) <= {_LARGEST} / 1048576.0 THEN {_MILLIONTHS} * 1048576.0"
+            f" WHEN {_MILLIONTHS} > 0 THEN CAST('Infinity' AS DOUBLE PRECISION)"
+            f" WHEN {_MILLIONTHS} < 0 THEN CAST('-Infinity' AS DOUBLE PRECISION) END"
         ),
         "head": "split_part({0}, '/', 1)",
         "text": '{0} COLLATE "C"',
