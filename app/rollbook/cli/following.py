@@ -12,7 +12,7 @@ import typer
 
 from rollbook.ledger.listing import event_view
 from rollbook.ledger.reader import StoredEvent
-from rollbook.ledger.refusals import UnknownRollout
+from rollbook.ledger.refusals import RolloutArchived, UnknownRollout
 from rollbook.ledger.urls import DEFAULT_DATABASE_URL
 from rollbook_client.events import EVENT_TYPES
 
@@ -62,10 +62,22 @@ def events(
     choice = Choice(rollout_id, tuple(kind or ()), after, tail, limit, follow)
     write = _write_json if json else _line_writer(rollout_id)
     with read_session(database_url) as session, interruptible() as interrupts:
-        if rollout_id is not None and session.run(session.reader.state(rollout_id)) is None:
-            raise UnknownRollout(rollout_id)
+        if rollout_id is not None:
+            _find(session, rollout_id)
         for page in _pages(session, interrupts, choice):
             write(page)
+
+
+def _find(session: ReadSession, rollout_id: str) -> None:
+    """Raises:
+    UnknownRollout: there is no such rollout, or its events are archived.
+    """
+    state = session.run(session.reader.state(rollout_id))
+    if state is None:
+        raise UnknownRollout(rollout_id)
+    archived = session.run(session.reader.archived(state.number))
+    if archived is not None:
+        raise RolloutArchived(rollout_id, str(archived))
 
 
 def _pages(session: ReadSession, interrupts: Interrupts, choice: Choice) -> Iterator[list[StoredEvent]]:

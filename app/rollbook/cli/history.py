@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 
 from rollbook.ledger import codec
+from rollbook.ledger.archives.stubs import Archived
 from rollbook.ledger.listing import RolloutView, rollout_view
 from rollbook.ledger.reader import Reader
 from rollbook.ledger.refusals import UnknownRollout
 from rollbook_client.events import RolloutAdmitted, RolloutFinished
+from rollbook_projections import RolloutState
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -72,17 +74,21 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """One rollout from admission to result; ``result`` is null before that."""
+    """One rollout from admission to result; ``result`` is null before that.
+
+    Of one whose events are archived the ledger has neither request nor result; ``archived`` says where they are.
+    """
 
     view: RolloutView
     endpoint_origin: str
-    request: msgspec.Raw
+    request: msgspec.Raw | None
     attempts: list[Attempt]
     phases: list[Phase]
     spans: list[Span]
     scores: list[Score]
     cancellations: list[Cancellation]
     result: Result | None
+    archived: Archived | None
 
 
 _ATTEMPTS = (
@@ -94,6 +100,7 @@ _PHASES = "SELECT attempt, phase, at FROM phases WHERE number = ? ORDER BY posit
 _SPANS = "SELECT attempt, stage, started_at, ended_at FROM stage_spans WHERE number = ? ORDER BY position, idx"
 _SCORES = "SELECT attempt, kind, name, value, weight FROM scores WHERE number = ? ORDER BY position"
 _CANCELLATIONS = "SELECT at, requested_by, selector FROM cancellations WHERE number = ? ORDER BY position"
+_ENDPOINT = "SELECT endpoint_origin FROM admissions WHERE number = ?"
 _EVENT = "SELECT type, version, payload FROM events WHERE position = ?"
 
 
@@ -113,19 +120,25 @@ async def _read(reader: Reader, rollout_id: str) -> History:
     view = None if state is None else await rollout_view(reader, state.number)
     if state is None or view is None:
         raise UnknownRollout(rollout_id)
-    admitted = codec.decode(*(await reader.query(_EVENT, (state.request_position,)))[0])
-    assert isinstance(admitted, RolloutAdmitted)
+    archived = await reader.archived(state.number)
     return History(
         view=view,
-        endpoint_origin=admitted.endpoint_origin,
-        request=admitted.request,
+        endpoint_origin=(await reader.query(_ENDPOINT, (state.number,)))[0][0],
+        request=None if archived is not None else await _request(reader, state),
         attempts=await _rows(reader, _ATTEMPTS, state.number, Attempt),
         phases=await _rows(reader, _PHASES, state.number, Phase),
         spans=await _rows(reader, _SPANS, state.number, Span),
         scores=await _rows(reader, _SCORES, state.number, Score),
         cancellations=await _rows(reader, _CANCELLATIONS, state.number, Cancellation),
-        result=None if state.result_position is None else _result(await reader.result(state)),
+        result=None if state.result_position is None or archived else _result(await reader.result(state)),
+        archived=archived,
     )
+
+
+async def _request(reader: Reader, state: RolloutState) -> msgspec.Raw:
+    admitted = codec.decode(*(await reader.query(_EVENT, (state.request_position,)))[0])
+    assert isinstance(admitted, RolloutAdmitted)
+    return admitted.request
 
 
 async def _rows[Shape](reader: Reader, text: str, number: int, shape: type[Shape]) -> list[Shape]:

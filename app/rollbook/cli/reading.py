@@ -133,8 +133,9 @@ def _tell(history: History) -> None:
             ("finished", output.moment_text(view.finished_at)),
             ("lease ends", output.moment_text(view.lease_expires_at) if view.finished_at is None else None),
             ("reward", None if view.reward is None else f"{view.reward:.10g}"),
-            ("error", None if history.result is None else history.result.err_message),
+            ("error", view.err_message if history.result is None else history.result.err_message),
             ("category", view.err_category),
+            ("archived", None if history.archived is None else str(history.archived)),
         ]
     )
     _part(

@@ -7,6 +7,7 @@ LedgerError
 │   ├── AdmissionClosed     an operator drains the ledger or the queue; try later, or elsewhere
 │   ├── QueueFull           the queue's depth limit is reached; try later
 │   ├── UnknownRollout      no such rollout (or its result's retention is over)
+│   │   └── RolloutArchived     its events were moved to a file, and its result with them
 │   ├── WrongLease          the polling token is another rollout's or garbage
 │   ├── Superseded          the attempt is not the current one any more; its result is not taken
 │   ├── SchedulerGone       the scheduler was declared dead or never registered; it must register anew
@@ -83,6 +84,15 @@ class UnknownRollout(Refusal):
     def __init__(self, rollout_id: str) -> None:
         super().__init__(f"no rollout {rollout_id!r}; list what there is with `rollbook rollouts`")
         self.rollout_id = rollout_id
+
+
+class RolloutArchived(UnknownRollout):
+    """The rollout's events, its result among them, are in an archive's file."""
+
+    def __init__(self, rollout_id: str, place: str) -> None:
+        super().__init__(rollout_id)
+        self.args = (f"the events of rollout {rollout_id!r} are archived in {place}; read them there",)
+        self.place = place
 
 
 class WrongLease(Refusal):

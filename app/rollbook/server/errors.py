@@ -12,6 +12,7 @@ from rollbook.ledger.refusals import (
     KeyReused,
     LedgerUnavailable,
     QueueFull,
+    RolloutArchived,
     RolloutKnown,
     UnknownRollout,
     WrongLease,
@@ -70,6 +71,8 @@ def _retry_after(seconds: int) -> Headers:
 
 _TABLE: dict[type[Exception], tuple[int, str, Headers]] = {
     UnknownRollout: (404, UNKNOWN_ROLLOUT, ()),
+    # To a trainer it is as if the result's retention were over.
+    RolloutArchived: (404, UNKNOWN_ROLLOUT, ()),
     WrongLease: (403, "invalid polling lease", ()),
     RolloutKnown: (409, "rollout_id is already registered", ()),
     KeyReused: (422, KEY_REUSED, ()),

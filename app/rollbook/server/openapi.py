@@ -133,7 +133,7 @@ ROUTES = (
         "A rollout's events after a seq.",
         200,
         EventsPage,
-        {**_NOT_FOUND, **_WRONG_QUERY, **_UNAVAILABLE},
+        {**_NOT_FOUND, 410: "The events are archived; `detail` says where.", **_WRONG_QUERY, **_UNAVAILABLE},
         parameters=(_ID, *_parameters(EventsQuery)),
     ),
     Route("get", "/health", "The deployment's health.", 200, Health, _UNAVAILABLE),

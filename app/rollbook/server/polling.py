@@ -37,7 +37,7 @@ async def poll_rollout(
     ends is told its result, however short the retention.
 
     Raises:
-        UnknownRollout: no such rollout, or its retention (seconds; None: kept for ever) is over.
+        UnknownRollout: no such rollout, or its retention (seconds; None: kept for ever) is over, or it is archived.
         WrongLease: the token is not the rollout's.
         LedgerUnavailable: the lease was not renewed, or the result could not be read.
     """

@@ -136,8 +136,10 @@ class RolloutRoutes:
 
     async def _events(self, scope: HTTPScope, receive: Receive, rollout_id: str) -> Answer:
         query = parse_query(scope["query_string"], EventsQuery)
-        await self._service.state(rollout_id)
+        state = await self._service.state(rollout_id)
         page = await events_page(self._service.ledger, after=query.after, limit=query.limit, rollout_id=rollout_id)
+        if not page.events and (archived := await self._service.ledger.reader.archived(state.number)) is not None:
+            raise ApiError(410, f"the events of this rollout are archived in {archived}")
         return Answer(200, json_bytes(page))
 
 
