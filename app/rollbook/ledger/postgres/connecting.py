@@ -16,7 +16,13 @@ COMMAND_LIMIT_SEC = 60.0
 CACHED_STATEMENTS = 1024
 APPLICATION = "rollbook"
 
-PLANNING = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off", "jit = off")
+PLANNING = (
+    "plan_cache_mode = force_generic_plan",
+    "enable_seqscan = off",
+    "enable_hashjoin = off",
+    "enable_mergejoin = off",
+    "jit = off",
+)
 """Settings for statements that find few rows by an index. Each is planned once, and perhaps while its tables are still
 empty: without these the plan would read whole tables, until statistics are gathered for the first time."""
 
