@@ -63,19 +63,19 @@ def events(
     write = _write_json if json else _line_writer(rollout_id)
     with read_session(database_url) as session, interruptible() as interrupts:
         if rollout_id is not None:
-            _find(session, rollout_id)
+            _find(session, interrupts, rollout_id)
         for page in _pages(session, interrupts, choice):
             write(page)
 
 
-def _find(session: ReadSession, rollout_id: str) -> None:
+def _find(session: ReadSession, interrupts: Interrupts, rollout_id: str) -> None:
     """Raises:
     UnknownRollout: there is no such rollout, or its events are archived.
     """
-    state = session.run(session.reader.state(rollout_id))
+    state = interrupts.run(session, session.reader.state(rollout_id))
     if state is None:
         raise UnknownRollout(rollout_id)
-    archived = session.run(session.reader.archived(state.number))
+    archived = interrupts.run(session, session.reader.archived(state.number))
     if archived is not None:
         raise RolloutArchived(rollout_id, str(archived))
 
@@ -85,14 +85,13 @@ def _pages(session: ReadSession, interrupts: Interrupts, choice: Choice) -> Iter
     reader, rollout_id, types = session.reader, choice.rollout_id, choice.types
     after, left = choice.after, choice.limit
     if choice.tail is not None:
-        with interrupts.held():
-            start = session.run(reader.before_last_events(choice.tail, rollout_id=rollout_id, types=types))
+        start = interrupts.run(session, reader.before_last_events(choice.tail, rollout_id=rollout_id, types=types))
         after = max(after, start)
     while left is None or left > 0:
-        seen = session.run(reader.last_position()) if choice.follow else 0
+        seen = interrupts.run(session, reader.last_position()) if choice.follow else 0
         size = PAGE if left is None else min(PAGE, left)
-        with interrupts.held():
-            page = session.run(reader.events_page(after=after, rollout_id=rollout_id, types=types, limit=size))
+        read = reader.events_page(after=after, rollout_id=rollout_id, types=types, limit=size)
+        page = interrupts.run(session, read)
         if page:
             after = page[-1].position if rollout_id is None else page[-1].seq
             left = None if left is None else left - len(page)
@@ -102,10 +101,10 @@ def _pages(session: ReadSession, interrupts: Interrupts, choice: Choice) -> Iter
         else:
             if rollout_id is None:
                 after = max(after, seen)  # what was passed over for its type is not looked at again
-            _wait_for_change(session, seen)
+            _wait_for_change(session, interrupts, seen)
 
 
-def _wait_for_change(session: ReadSession, position: int) -> None:
+def _wait_for_change(session: ReadSession, interrupts: Interrupts, position: int) -> None:
     """Return once the ledger has gone past ``position``.
 
     Raises:
@@ -113,7 +112,7 @@ def _wait_for_change(session: ReadSession, position: int) -> None:
     """
     closed = select.poll()
     closed.register(sys.stdout.fileno(), 0)
-    while session.run(session.reader.last_position()) == position:
+    while interrupts.run(session, session.reader.last_position()) == position:
         if any(state & (select.POLLERR | select.POLLHUP) for _, state in closed.poll(LOOK_EVERY_MS)):
             raise output.OutputClosed
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -57,28 +58,47 @@ def read_session(database_url: str) -> Iterator[ReadSession]:
 
 
 class Interrupts:
-    """When a block may be ended by a signal: at once, but for what must not stop halfway."""
+    """When a block may be ended by a signal: at once, but a read that is under way is cancelled first."""
 
     def __init__(self) -> None:
         self._wanted = False
-        self._held = False
+        self._reading = False
+        self._cancel: Callable[[], object] | None = None
 
     def arrive(self, _number: int, _frame: FrameType | None) -> None:
         """The signal handler."""
         self._wanted = True
-        if not self._held:
+        if not self._reading:
             raise Terminated
+        # An error raised here would come out of whatever the loop is doing, the database driver's own code too.
+        if self._cancel is not None:
+            self._cancel()
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """A signal that arrives in this block takes effect at its end; a connection in use is given back first."""
-        self._held = True
+    def run[Answer](self, session: ReadSession, read: Coroutine[Any, Any, Answer]) -> Answer:
+        """A read's answer.
+
+        Raises:
+            Terminated: a signal arrived meanwhile; the connection in use was given back.
+        """
+        self._reading = True
         try:
-            yield
+            answer = session.run(self._cancellable(read))
+        except asyncio.CancelledError:
+            raise Terminated from None
         finally:
-            self._held = False
+            self._reading = False
         if self._wanted:
             raise Terminated
+        return answer
+
+    async def _cancellable[Answer](self, read: Coroutine[Any, Any, Answer]) -> Answer:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
+        try:
+            return await read
+        finally:
+            self._cancel = None
 
 
 @contextlib.contextmanager
