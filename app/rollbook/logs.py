@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import select
+import time
 
-FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+from rollbook.logformat import TEXT, formatter, json_line, log_format
+
 STDOUT = 1
 STDERR = 2
 CHUNK_BYTES = 512
@@ -34,10 +36,14 @@ class UnwaitingHandler(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        if self._dropped and self._write(f"{self._dropped} log lines were dropped: nobody read them\n"):
+        if self._dropped and self._write(self._dropping() + "\n"):
             self._dropped = 0
         if self._dropped or not self._write(line + "\n"):
             self._dropped += 1
+
+    def _dropping(self) -> str:
+        text = f"{self._dropped} log lines were dropped: nobody read them"
+        return self.format(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None))
 
     def _write(self, text: str) -> bool:
         return write_unwaiting(self._descriptor, text, patience_sec=0.0 if self._dropped else PATIENCE_SEC)
@@ -58,17 +64,25 @@ def write_unwaiting(descriptor: int, text: str, *, patience_sec: float = PATIENC
     return True
 
 
-def log_to_stderr(level: int, *, fmt: str = FORMAT) -> None:
-    """Send this process's logs to standard error, unless they go somewhere already."""
+def log_to_stderr(level: int, *, process: str, text: str = TEXT) -> None:
+    """Send this process's logs to standard error, unless they go somewhere already.
+
+    Raises:
+        ValueError: the environment names a form of lines that there is not.
+    """
     root = logging.getLogger()
     if root.handlers:
         return
     handler = UnwaitingHandler()
-    handler.setFormatter(logging.Formatter(fmt))
+    handler.setFormatter(formatter(process, text=text))
     root.addHandler(handler)
     root.setLevel(level)
 
 
-def say(line: str) -> None:
-    """One line of ours to the operator, on standard error, without waiting for a reader."""
-    write_unwaiting(STDERR, f"rollbook: {line}\n")
+def say(line: str, *, descriptor: int = STDERR) -> None:
+    """One line of ours to the operator, on standard error unless said otherwise, without waiting for a reader."""
+    shown = f"rollbook: {line}"
+    if log_format() == "json":
+        level = "WARNING" if descriptor == STDERR else "INFO"
+        shown = json_line(line, time_sec=time.time(), level=level, logger="rollbook", process="rollbook")
+    write_unwaiting(descriptor, f"{shown}\n")

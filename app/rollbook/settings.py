@@ -13,6 +13,8 @@ SCHEDULER_SETTINGS_VARIABLE = "ROLLBOOK_SCHEDULER_SETTINGS"
 """The environment variables that carry a child process's settings, as JSON."""
 HINT_VARIABLE = "ROLLBOOK_HINT_FD"
 """The descriptor of a datagram socket to the other processes of the ledger."""
+LOG_FORMAT_VARIABLE = "ROLLBOOK_LOG_FORMAT"
+"""How the lines of logs look: `text`, or `json`."""
 LISTEN_VARIABLE = "ROLLBOOK_LISTEN_FD"
 """The descriptor of a listening socket that outlives the API process."""
 

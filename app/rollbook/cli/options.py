@@ -11,7 +11,8 @@ import typer
 
 from rollbook.backends.entrypoint import entrypoint_name
 from rollbook.ledger.urls import DEFAULT_DATABASE_URL
-from rollbook.settings import DATABASE_VARIABLE, ApiSettings
+from rollbook.logformat import LogFormat
+from rollbook.settings import DATABASE_VARIABLE, LOG_FORMAT_VARIABLE, ApiSettings
 from rollbook.supervisor import EX_CONFIG
 
 from .failures import CommandError
@@ -49,6 +50,10 @@ OperatorApiKeyEnv = Annotated[
 ]
 MaxQueueDepth = Annotated[int | None, typer.Option(min=1, help="How many rollouts may wait; more are refused.")]
 MaxAttempts = Annotated[int, typer.Option(min=1, help="How often a rollout is started whose process died.")]
+LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option("--log-format", envvar=LOG_FORMAT_VARIABLE, help="Lines of logs for people, or JSON for programs."),
+]
 ResultWait = Annotated[float, typer.Option(help="How long a poll waits for a change, in seconds.")]
 LeaseTimeout = Annotated[float, typer.Option(help="A rollout that nobody polled for so long ends, in seconds.")]
 

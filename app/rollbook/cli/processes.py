@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated
@@ -12,14 +13,15 @@ import typer
 
 from rollbook.ledger.database import database_of
 from rollbook.ledger.urls import DEFAULT_DATABASE_URL, parse_url
-from rollbook.logs import STDOUT, write_unwaiting
+from rollbook.logformat import choose_log_format
+from rollbook.logs import STDOUT, log_to_stderr, say
 from rollbook.settings import ApiSettings, SchedulerSettings
 from rollbook.supervisor import Supervisor, stopped_by_signals
 
 from . import options, stack
 from .presence import Presence
 
-STOPPED = "rollbook: stopped\n"
+STOPPED = "stopped"
 
 _ENTRYPOINT_HELP = "A .py file with one workflow and at most one grader, or module:name for a backend."
 
@@ -46,8 +48,10 @@ def serve(
     result_wait: options.ResultWait = options.RESULT_WAIT_SEC,
     lease_timeout: options.LeaseTimeout = options.LEASE_TIMEOUT_SEC,
     on_shutdown: options.OnShutdown = "release",
+    log_format: options.LogFormatOption = "text",
 ) -> int:
     """Take rollouts over HTTP and run them, on one machine."""
+    choose_log_format(log_format)
     if entrypoint is None and not no_scheduler:
         raise typer.BadParameter("say what to run, or pass --no-scheduler with --queue", param_hint="ENTRYPOINT")
     options.check_times(result_wait_sec=result_wait, lease_timeout_sec=lease_timeout)
@@ -98,10 +102,7 @@ async def _ending_in_order(
 
     async def tell_if_busy() -> None:
         if await presence.busy():
-            _announce(
-                f"rollbook: waiting up to {settings.drain_sec:g} s for running rollouts; "
-                "press Ctrl-C again to end at once\n"
-            )
+            _announce(f"waiting up to {settings.drain_sec:g} s for running rollouts; press Ctrl-C again to end at once")
 
     def end() -> None:
         nonlocal asked, told
@@ -121,8 +122,9 @@ async def _ending_in_order(
 
 
 def _serve_alone(api: ApiSettings) -> int:
-    from rollbook.server.process import run_api
+    from rollbook.server.process import LOG_TEXT, run_api
 
+    log_to_stderr(logging.WARNING, process="api", text=LOG_TEXT)
     listener = stack.listen(api.host, api.port)
     line = stack.ready_line(listener, api)
 
@@ -139,7 +141,7 @@ def _serve_alone(api: ApiSettings) -> int:
 
 def _announce(line: str) -> None:
     # A stdout that is closed, or that nobody reads, is no reason for a server to end or to wait.
-    write_unwaiting(STDOUT, line)
+    say(line, descriptor=STDOUT)
 
 
 def scheduler(
@@ -154,8 +156,10 @@ def scheduler(
     max_concurrent: options.MaxConcurrent = None,
     runner_memory: options.RunnerMemory = None,
     on_shutdown: options.OnShutdown = "release",
+    log_format: options.LogFormatOption = "text",
 ) -> int:
     """Run rollouts that wait in the ledger, beside `rollbook serve --no-scheduler`."""
+    choose_log_format(log_format)
     queues = tuple(dict.fromkeys(options.queue_name(name, entrypoint) for name in queue or (None,)))
     settings = SchedulerSettings(
         database_url=database_url,
@@ -185,4 +189,4 @@ async def _announce_scheduler(presence: Presence, settings: SchedulerSettings) -
     await presence.ready()
     queues = f"{'queue' if len(settings.queues) == 1 else 'queues'} {', '.join(settings.queues)}"
     place = database_of(parse_url(settings.database_url)).describe()
-    _announce(f"rollbook: scheduler ready ({queues}, entrypoint {settings.entrypoint}, ledger {place})\n")
+    _announce(f"scheduler ready ({queues}, entrypoint {settings.entrypoint}, ledger {place})")

@@ -100,9 +100,9 @@ def base_url(listener: socket.socket) -> str:
 
 
 def ready_line(listener: socket.socket, settings: ApiSettings) -> str:
-    """What an operator sees when requests are answered."""
+    """What an operator is told when requests are answered."""
     place = database_of(parse_url(settings.database_url)).describe()
-    return f"rollbook: listening on {base_url(listener)} (queue {settings.queue}, ledger {place})\n"
+    return f"listening on {base_url(listener)} (queue {settings.queue}, ledger {place})"
 
 
 async def answering(listener: socket.socket) -> None:
@@ -182,7 +182,7 @@ class Stack:
         self.supervisor.stop()
 
     async def run(self, *, on_ready: Callable[[str], None]) -> int:
-        """Run until `stop` or until a child gives up; the exit code. ``on_ready`` is called with a line to print."""
+        """Run until `stop` or until a child gives up; the exit code. ``on_ready`` is told a line for the operator."""
         line = ready_line(self._listener, self._settings)
         announcing = asyncio.create_task(self._announce(line, on_ready), name="announce")
         try:

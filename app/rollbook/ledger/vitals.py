@@ -104,7 +104,7 @@ async def read_members(reader: Reader) -> list[MemberVitals]:
         member = found.get(row[0])
         queues = () if queue is None else (queue,)
         if member is None:
-            found[row[0]] = MemberVitals(*row[:9], bool(row[9]), row[10], queues)
+            found[row[0]] = MemberVitals(*row[:9], accepting=bool(row[9]), trouble=row[10], queues=queues)
         else:
             found[row[0]] = msgspec.structs.replace(member, queues=member.queues + queues)
     return list(found.values())

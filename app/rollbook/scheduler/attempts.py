@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 
+from rollbook.logformat import about
 from rollbook_client.events import StageSpan
 from rollbook_projections import RolloutState
 
@@ -24,6 +25,11 @@ class Attempt(msgspec.Struct):
     queued: StageSpan
     cancelled: bool = False
     reported: bool = False
+
+    @property
+    def about(self) -> dict[str, object]:
+        """What a record of the log that concerns it says so with."""
+        return about(self.rollout_id, attempt=self.attempt, scheduler=self.scheduler)
 
 
 class Attempts:

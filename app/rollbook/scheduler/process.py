@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 
 import msgspec
 import uvloop
@@ -18,7 +17,7 @@ from rollbook.ledger.refusals import LedgerError, QueueTaken
 from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.secrets import SecretKeyError
 from rollbook.ledger.urls import DatabaseUrlError
-from rollbook.logs import log_to_stderr
+from rollbook.logs import log_to_stderr, say
 from rollbook.settings import HINT_VARIABLE, SCHEDULER_SETTINGS_VARIABLE, SchedulerSettings
 from rollbook.supervisor import EX_CONFIG, LIFELINE_VARIABLE
 from rollbook.tuning import spare_the_collector
@@ -39,12 +38,12 @@ def run_scheduler(
 
     Returns 78 when the entrypoint cannot be loaded, with the reason on standard error.
     """
-    log_to_stderr(logging.INFO)
+    log_to_stderr(logging.INFO, process="scheduler")
     spare_the_collector()
     try:
         return uvloop.run(_serve(settings, hint_socket, lifeline))
     except START_ERRORS as error:
-        sys.stderr.write(f"rollbook: the scheduler cannot work: {error}\n")
+        say(f"the scheduler cannot work: {error}")
         return EXIT_FAILED
 
 
@@ -83,7 +82,7 @@ async def _serve(settings: SchedulerSettings, hint_socket: socket.socket | None,
     finally:
         await ledger.close()
     if reason is not None:
-        sys.stderr.write(f"rollbook: {reason}\n")
+        say(reason)
         return EX_CONFIG
     return 0
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import CommandFailed, LedgerUnavailable, Refusal, Superseded
+from rollbook.logformat import about
 
 log = logging.getLogger(__name__)
 
@@ -44,25 +45,29 @@ class Recorder:
 
     async def _record(self, report: Report, ends: int | None) -> None:
         bare = False
+        extra = about(report.rollout_id, attempt=report.attempt, scheduler=report.scheduler)
         while True:
             try:
                 await self._ledger.submit(report)
             except LedgerUnavailable as error:
                 # A ledger that cannot be written now keeps the result waiting, not lost.
-                log.warning("rollout %s: %s; its report is kept and tried again", report.rollout_id, error)
+                log.warning("rollout %s: %s; its report is kept and tried again", report.rollout_id, error, extra=extra)
                 await asyncio.sleep(RETRY_SEC)
                 continue
             except Superseded:
                 log.info(
-                    "rollout %s: the report of superseded attempt %d is dropped", report.rollout_id, report.attempt
+                    "rollout %s: the report of superseded attempt %d is dropped",
+                    report.rollout_id,
+                    report.attempt,
+                    extra=extra,
                 )
             except CommandFailed as error:
-                log.error("rollout %s: its report was refused: %s", report.rollout_id, error)
+                log.error("rollout %s: its report was refused: %s", report.rollout_id, error, extra=extra)
                 if isinstance(report, cmd.FinishAttempt) and not bare:
                     report, bare = _bare(report, str(error)), True
                     continue
             except Refusal as error:
-                log.error("rollout %s: its report was refused: %s", report.rollout_id, error)
+                log.error("rollout %s: its report was refused: %s", report.rollout_id, error, extra=extra)
             break
         if ends is not None:
             self._on_ended(ends)

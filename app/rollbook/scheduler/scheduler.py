@@ -30,6 +30,7 @@ from .attempts import Attempt, Attempts
 from .loops import Loop
 from .recording import Recorder
 from .runners import Deadline, Lost, RunnerPool
+from .shares import Shares
 from .sweeps import Sweeper
 from .wire import Assignment, Finished
 
@@ -63,6 +64,7 @@ class Scheduler:
         self._beaten_at = 0.0
         self._told_capacity = 0
         self.member_id = uuid4().hex
+        self._shares = Shares(lambda: self._claims.wake())
         self._claims = Loop("claims", self._claim_once, interval_sec=BACKSTOP_SEC)
         self._beats = Loop("beats", self._beat_once, interval_sec=settings.beat_interval_sec)
         self._sweeper = Sweeper(ledger, dead_after_us=_us(settings.dead_after_sec), member_id=lambda: self.member_id)
@@ -108,16 +110,23 @@ class Scheduler:
 
     async def _claim_once(self) -> None:
         while self._claiming:
-            limit = min(self._pool.free, CLAIM_LIMIT)
+            free = self._pool.free
+            limit = min(free, CLAIM_LIMIT)
             counts = await self._ledger.reader.counts()
             waiting = sum(counts[queue].queued for queue in self._settings.queues if queue in counts)
             if limit <= 0 or waiting <= 0:
+                self._shares.settled()
                 return
             self._claim_under_way = True
             self._claims_made += 1
             try:
                 claimed = await self._ledger.submit(
-                    cmd.Claim(scheduler=self.member_id, queues=self._settings.queues, limit=limit)
+                    cmd.Claim(
+                        scheduler=self.member_id,
+                        queues=self._settings.queues,
+                        limit=limit,
+                        free=free if self._shares.fair else None,
+                    )
                 )
                 await self._dispatch(claimed)
             except SchedulerGone:
@@ -125,7 +134,11 @@ class Scheduler:
                 return
             finally:
                 self._claim_under_way = False
-            if not claimed and waiting <= limit:
+            if len(claimed) >= min(limit, waiting):
+                self._shares.settled()
+            elif claimed or waiting <= limit:
+                # Others have slots for it, or had it meanwhile.
+                self._shares.short()
                 return
 
     async def _dispatch(self, claimed: tuple[RolloutState, ...]) -> None:
@@ -157,7 +170,7 @@ class Scheduler:
             assignment, deadline = self._prepared(attempt, work)
         except Exception as error:
             if not isinstance(error, SecretKeyError):
-                log.exception("rollout %s cannot be handed to a runner", attempt.rollout_id)
+                log.exception("rollout %s cannot be handed to a runner", attempt.rollout_id, extra=attempt.about)
             reason = f"the rollout could not be handed to a runner: {error}"
             self.finished(Finished(attempt.key, "failure", err_message=reason, err_category="internal_error"))
             return
@@ -181,6 +194,8 @@ class Scheduler:
             chat_completions_url=secrets.chat_completions_url,
             llm_api_key=secrets.llm_api_key,
             queued_sec=queued_sec,
+            attempt=attempt.attempt,
+            scheduler=attempt.scheduler,
         )
         return assignment, deadline
 
@@ -262,6 +277,16 @@ class Scheduler:
         attempt = self._attempts.get(loss.key)
         if attempt is not None:
             attempt.reported = True
+            level, what = (logging.INFO, "given back") if loss.released else (logging.WARNING, "lost")
+            log.log(
+                level,
+                "rollout %s: attempt %d is %s: %s",
+                attempt.rollout_id,
+                attempt.attempt,
+                what,
+                loss.reason,
+                extra=attempt.about,
+            )
             self._recorder.record(
                 cmd.CloseAttempt(
                     rollout_id=attempt.rollout_id,
@@ -284,6 +309,7 @@ class Scheduler:
                     member_id=self.member_id,
                     accepting=self._claiming,
                     capacity=self._told_capacity,
+                    free=self._pool.free,
                     trouble=self._trouble(),
                 )
             )

@@ -19,7 +19,8 @@ READ_BUFFER_BYTES = 256 * 1024
 
 
 class Assignment(msgspec.Struct, frozen=True, tag="run", array_like=True):
-    """Scheduler to runner: execute this. ``key`` is the scheduler's own number of the attempt, never 0."""
+    """Scheduler to runner: execute this. ``key`` is the scheduler's own number of the execution, never 0; ``attempt``
+    and ``scheduler`` are how the ledger calls it, for logs."""
 
     key: int
     rollout_id: str
@@ -27,6 +28,8 @@ class Assignment(msgspec.Struct, frozen=True, tag="run", array_like=True):
     chat_completions_url: str
     llm_api_key: str | None
     queued_sec: float
+    attempt: int | None = None
+    scheduler: str | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True):

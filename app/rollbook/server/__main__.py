@@ -9,19 +9,19 @@ import sys
 
 import msgspec
 
-from rollbook.logs import log_to_stderr
+from rollbook.logs import log_to_stderr, say
 from rollbook.settings import API_SETTINGS_VARIABLE, HINT_VARIABLE, LISTEN_VARIABLE, ApiSettings
 from rollbook.supervisor import LIFELINE_VARIABLE
 
-from .process import run_api
+from .process import LOG_TEXT, run_api
 
 
 def main() -> int:
     """Serve what the environment says; the exit code."""
-    log_to_stderr(logging.WARNING, fmt="%(asctime)s api %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.WARNING, process="api", text=LOG_TEXT)
     text = os.environ.pop(API_SETTINGS_VARIABLE, "")  # it may hold the API's key: no child shall inherit it
     if not text:
-        sys.stderr.write(f"{API_SETTINGS_VARIABLE} is not set; start an API with `rollbook serve` instead\n")
+        say(f"{API_SETTINGS_VARIABLE} is not set; start an API with `rollbook serve` instead")
         return 2
     settings = msgspec.json.decode(text, type=ApiSettings)
     hint_fd = os.environ.get(HINT_VARIABLE)

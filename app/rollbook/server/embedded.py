@@ -19,8 +19,7 @@ from litestar import Litestar
 from rollbook.backends.base import ExecutionBackend
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.urls import DEFAULT_DATABASE_URL, parse_url
-from rollbook.logs import FORMAT
-from rollbook.scheduler.runner.logs import ScrubbingFilter, SecretRegistry
+from rollbook.scheduler.runner.logs import SecretRegistry, log_scrubbed
 from rollbook.scheduler.runner.thread import ThreadPool
 from rollbook.scheduler.scheduler import Scheduler
 from rollbook.settings import ApiSettings, SchedulerSettings
@@ -77,7 +76,7 @@ def create_rollout_server(
     )
     secrets = SecretRegistry()
     if configure_logging:
-        _configure_logging(secrets)
+        log_scrubbed(secrets, process="server")
     service = ApiService(None, settings)
     embedding = _Embedding(service, backend, secrets, lifespan)
     return build_app(service, lifespan=embedding.run)
@@ -132,12 +131,3 @@ class _Embedding:
         entered = None if self._lifespan is None else partial(self._lifespan, app)
         pool = ThreadPool(self._backend, self._secrets, lifespan=entered)
         return Scheduler(ledger, settings, pool, on_broken=logging.getLogger(__name__).error)
-
-
-def _configure_logging(secrets: SecretRegistry) -> None:
-    root = logging.getLogger()
-    if root.handlers:
-        return
-    logging.basicConfig(level=logging.INFO, format=FORMAT)
-    for handler in root.handlers:
-        handler.addFilter(ScrubbingFilter(secrets))

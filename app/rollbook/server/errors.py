@@ -17,6 +17,7 @@ from rollbook.ledger.refusals import (
     UnknownRollout,
     WrongLease,
 )
+from rollbook.logformat import about
 
 log = logging.getLogger(__name__)
 
@@ -83,15 +84,18 @@ _TABLE: dict[type[Exception], tuple[int, str, Headers]] = {
 }
 
 
-def as_api_error(error: Exception) -> ApiError:
-    """How an error is answered. One that is in no table is ours: it is logged, and the client learns nothing of it."""
+def as_api_error(error: Exception, *, rollout_id: str | None = None) -> ApiError:
+    """How an error is answered. One that is in no table is ours: it is logged, and the client learns nothing of it.
+
+    ``rollout_id`` is whom the request was about, for the log.
+    """
     if isinstance(error, ApiError):
         return error
     row = _TABLE.get(type(error))
     if row is None:
-        log.error("a request failed in a way nobody foresaw", exc_info=error)
+        log.error("a request failed in a way nobody foresaw", exc_info=error, extra=about(rollout_id))
         return ApiError(500, INTERNAL_ERROR)
     status, detail, headers = row
     if isinstance(error, LedgerUnavailable | CommandFailed):
-        log.warning("answered %d: %s", status, error)
+        log.warning("answered %d: %s", status, error, extra=about(rollout_id))
     return ApiError(status, detail, headers=headers)

@@ -44,6 +44,9 @@ MAX_HEAD_BYTES = 64 * 1024
 LAST_REQUESTS_SEC = 10
 """How long requests in progress may take once polls and streams have ended, slow uploads above all."""
 
+LOG_TEXT = "%(asctime)s api %(levelname)s %(name)s: %(message)s"
+"""The log lines of an API in text; it shares its standard error with a scheduler, mostly."""
+
 EXIT_FAILED = 1
 EXIT_PARENT_GONE = 3
 START_ERRORS = (DatabaseUrlError, SchemaError, SecretKeyError, LedgerError, OSError, ValueError)

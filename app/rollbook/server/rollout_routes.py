@@ -78,7 +78,7 @@ class RolloutRoutes:
             # The server stops and gave this request its last chance: say so, rather than an error 500.
             answer = error_answer(ApiError(503, SHUTTING_DOWN))
         except Exception as error:
-            answer = error_answer(as_api_error(error))
+            answer = error_answer(as_api_error(error, rollout_id=_rollout_of(scope)))
         await send_answer(send, answer)
 
     def _answer(self, scope: HTTPScope, receive: Receive) -> Awaitable[Answer]:
@@ -141,6 +141,12 @@ class RolloutRoutes:
         if not page.events and (archived := await self._service.ledger.reader.archived(state.number)) is not None:
             raise ApiError(410, f"the events of this rollout are archived in {archived}")
         return Answer(200, json_bytes(page))
+
+
+def _rollout_of(scope: HTTPScope) -> str | None:
+    """The rollout that a request's path names."""
+    parts = scope["path"].split("/")  # as `_answer` left it: `/rollout/{id}/result`
+    return parts[2] if len(parts) == 4 else None
 
 
 def _idempotency_key(scope: HTTPScope) -> str | None:

@@ -18,7 +18,6 @@ import uvloop
 from rollbook.backends.base import ExecutionBackend
 from rollbook.backends.entrypoint import load_entrypoint
 from rollbook.backends.errors import EntrypointError
-from rollbook.logs import FORMAT
 from rollbook.scheduler.memory import Marks
 from rollbook.scheduler.settings import SETTINGS_VARIABLE, RunnerSettings
 from rollbook.scheduler.wire import (
@@ -33,7 +32,7 @@ from rollbook.scheduler.wire import (
 from rollbook.supervisor import EX_CONFIG
 
 from .executor import Executor
-from .logs import ScrubbingFilter, SecretRegistry, scrub_streams
+from .logs import SecretRegistry, log_scrubbed, scrub_streams
 from .marks import mark_tasks
 from .outbox import Outbox
 
@@ -50,11 +49,9 @@ def main() -> int:
     if settings.memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_AS, (settings.memory_bytes, settings.memory_bytes))
     secrets = SecretRegistry()
+    log_scrubbed(secrets, process="runner", stream=sys.stderr)
     scrub_streams(secrets)
-    logging.basicConfig(level=logging.INFO, format=FORMAT)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every model call would drown the author's own
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(ScrubbingFilter(secrets))
     pipe = socket.socket(fileno=settings.pipe)
     try:
         backend = load_entrypoint(settings.entrypoint, max_concurrent=settings.max_concurrent)

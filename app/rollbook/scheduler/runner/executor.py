@@ -13,6 +13,7 @@ from rollbook.backends.base import ExecutionBackend, ExecutionRequest
 from rollbook.backends.failures import failure_of
 from rollbook.backends.scrub import scrub, secret_texts
 from rollbook.backends.settle import SettledResult, settle
+from rollbook.logformat import about
 from rollbook.scheduler.wire import Assignment, Entered, Finished, ToScheduler
 from rollbook.sdk.context import RolloutContext
 from rollbook.sdk.span import StageSpan as TimedStage
@@ -20,7 +21,7 @@ from rollbook_client.events import Phase, StageSpan
 from rollbook_client.jsons import loads
 from rollbook_client.statuses import RolloutStatus
 
-from .logs import SecretRegistry
+from .logs import SecretRegistry, running_about
 from .marks import current_key
 
 log = logging.getLogger(__name__)
@@ -87,9 +88,13 @@ class Executor:
         self._executions[assignment.key] = execution
         self._ids[assignment.key] = assignment.rollout_id
         token = current_key.set(assignment.key)
+        named = running_about.set(
+            about(assignment.rollout_id, attempt=assignment.attempt, scheduler=assignment.scheduler)
+        )
         try:
             execution.task = asyncio.get_running_loop().create_task(self._run(assignment, execution))
         finally:
+            running_about.reset(named)
             current_key.reset(token)
 
     def cancel(self, key: int) -> None:
@@ -105,7 +110,11 @@ class Executor:
         try:
             found = self._backend.cancel_rollouts(ids=[rollout_id]).get(rollout_id)
         except Exception:
-            log.exception("the backend failed to cancel rollout %s; its task is cancelled instead", rollout_id)
+            log.exception(
+                "the backend failed to cancel rollout %s; its task is cancelled instead",
+                rollout_id,
+                extra=about(rollout_id),
+            )
             found = None
         if found is None or found == "not_found":
             execution.interrupt()
