@@ -5,8 +5,9 @@ Only the tables that get rows are named, so there are a few dozen statements, ea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -23,27 +24,32 @@ _TYPES: dict[type, str] = {
     sa.LargeBinary: "bytea",
     sa.Double: "double precision",
 }
-_UPSERTS = {
-    "rollouts": ("number", tuple(name for name in STATE_COLUMNS if name not in FIXED_COLUMNS)),
-    "queue_counts": ("queue", ("queued", "running")),
-}
 _TABLES = {
     str(table.name): table
     for table in (tables.events, tables.rollouts, tables.queue_counts, tables.secrets, *tables.HISTORY_TABLES)
 }
 _COLUMNS = {name: tuple(str(column.name) for column in table.columns) for name, table in _TABLES.items()}
 assert _COLUMNS["rollouts"] == STATE_COLUMNS
+_CHANGING = tuple(name for name in STATE_COLUMNS if name not in FIXED_COLUMNS)
+_CHANGES = "changes of rollouts"
+"""No table, but rows of `rollouts` that are there already: the columns that may change, by their number."""
+_CHANGE_COLUMNS = ("number", *_CHANGING)
+_COUNTED = " ON CONFLICT (queue) DO UPDATE SET queued = excluded.queued, running = excluded.running"
+_change = attrgetter(*_CHANGE_COLUMNS)
 
 
 def write_of(done: Transaction) -> tuple[str, list[Any]] | None:
     """The statement that writes everything the commands added, and its parameters; None where there is nothing."""
     if not done.event_rows:
         return None
-    rows: dict[str, Sequence[tuple[Any, ...]]] = {
-        "events": done.event_rows,
-        "rollouts": [msgspec.structs.astuple(state) for state in done.changed.values()],
-        **{table: history for table, history in done.history.items() if history},
-    }
+    rows: dict[str, Sequence[tuple[Any, ...]]] = {"events": done.event_rows}
+    first: int = done.event_rows[0][0]
+    admitted = [msgspec.structs.astuple(state) for state in done.changed.values() if state.request_position >= first]
+    if admitted:
+        rows["rollouts"] = admitted
+    if len(admitted) < len(done.changed):
+        rows[_CHANGES] = [_change(state) for state in done.changed.values() if state.request_position < first]
+    rows |= {table: history for table, history in done.history.items() if history}
     sealed = [item for item in done.sealed.items() if item[0] not in done.opened]
     if sealed:
         rows["secrets"] = sealed
@@ -64,13 +70,19 @@ def _statement(names: tuple[str, ...], *, opens: bool) -> str:
     parts: list[str] = []
     mark = 4
     for name in names:
-        columns = _COLUMNS[name]
+        table, columns = ("rollouts", _CHANGE_COLUMNS) if name == _CHANGES else (name, _COLUMNS[name])
         arrays = ", ".join(
-            f"${mark + index}::{_type(_TABLES[name].c[column])}[]" for index, column in enumerate(columns)
+            f"${mark + index}::{_type(_TABLES[table].c[column])}[]" for index, column in enumerate(columns)
         )
         mark += len(columns)
-        upsert = _UPSERTS.get(name)
-        suffix = "" if upsert is None else f" ON CONFLICT ({upsert[0]}) DO UPDATE SET {_assignments(upsert[1])}"
+        if name == _CHANGES:
+            assignments = ", ".join(f"{column} = new.{column}" for column in _CHANGING)
+            parts.append(
+                f"w_changes AS (UPDATE rollouts old SET {assignments}"
+                f" FROM unnest({arrays}) AS new({', '.join(columns)}) WHERE old.number = new.number)"
+            )
+            continue
+        suffix = _COUNTED if name == "queue_counts" else ""
         parts.append(f"w_{name} AS (INSERT INTO {name} ({', '.join(columns)}) SELECT * FROM unnest({arrays}){suffix})")
     if opens:
         parts.append(f"w_opened AS (DELETE FROM secrets WHERE number = ANY(${mark}::bigint[]))")
@@ -78,10 +90,6 @@ def _statement(names: tuple[str, ...], *, opens: bool) -> str:
         f"WITH {', '.join(parts)} UPDATE ledger_head"
         " SET position = $1::bigint, number = $2::bigint, events = $3::bigint WHERE id = 1"
     )
-
-
-def _assignments(columns: Iterable[str]) -> str:
-    return ", ".join(f"{name} = excluded.{name}" for name in columns)
 
 
 def _type(column: sa.Column[Any]) -> str:
