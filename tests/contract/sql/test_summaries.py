@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from rollbook.ledger import commands as cmd
 from rollbook.ledger.schema import downgrade, upgrade
 from rollbook.ledger.urls import POSTGRES, parse_url
 from rollbook_projections.views import VIEWS_1, VIEWS_2
 from tests.contract.sql.asking import ask
 from tests.support.histories import HARD_TEXTS, interleaved, texts_in_every_place
-from tests.support.ledger import SECOND_US, Clock, Writing, admit, claim, enter, finish, scheduler, writing
+from tests.support.ledger import SECOND_US, Clock, Writing, admit, api, claim, close, enter, finish, scheduler, writing
 from tests.support.sql import shell
 
 STATES = "SELECT rollout_id, status, scheduler, since_us FROM open_rollouts ORDER BY rollout_id"
@@ -42,6 +43,17 @@ def test_open_rollout_is_where_it_is_since_it_came_there(writer: Writing, databa
     assert ask(database_url, STATES).rows[0] == ("r-1", "grading", "s-1", now())
     writer.do(finish("r-1"))
     assert [row[0] for row in ask(database_url, STATES).rows] == ["r-2", "r-3"]
+
+
+def test_rollout_is_open_while_it_cleans_up(writer: Writing, database_url: str) -> None:
+    writer.batch(scheduler(), api(), admit("r-1"))
+    writer.do(claim())
+    writer.clock.forward(121)
+    writer.do(cmd.Beat("a-1"))
+    writer.do(cmd.ExpireLeases())
+    assert ask(database_url, STATES).rows == [("r-1", "failure", "s-1", writer.clock())]
+    writer.do(close("r-1"))
+    assert ask(database_url, STATES).rows == []
 
 
 def test_age_of_an_open_rollout_is_told_by_the_clock(writer: Writing, database_url: str) -> None:
@@ -97,11 +109,18 @@ def views(database_url: str) -> set[str]:
     return {row[0] for row in ask(database_url, text).rows}
 
 
-def test_time_as_a_number_finds_rollouts_by_an_index(recorded_url: str) -> None:
-    query = "SELECT rollout_id FROM rollout_summary WHERE finished_us >= 1772517600000000"
+@pytest.mark.parametrize(
+    "query, index",
+    [
+        ("SELECT rollout_id FROM rollout_summary WHERE finished_us >= 1772517600000000", "rollouts_finished"),
+        ("SELECT * FROM open_rollouts", "rollouts_live"),
+        ("SELECT * FROM open_rollouts", "rollouts_owned"),
+    ],
+)
+def test_few_of_many_rollouts_are_found_by_an_index(recorded_url: str, query: str, index: str) -> None:
     if parse_url(recorded_url).get_backend_name() == POSTGRES:
         # A few rows lie in one page, which is cheaper read whole.
         plan = ask(recorded_url, f"EXPLAIN {query}", first=["SET enable_seqscan = off"])
     else:
         plan = ask(recorded_url, f"EXPLAIN QUERY PLAN {query}")
-    assert any("rollouts_finished" in str(row) for row in plan.rows)
+    assert any(index in str(row) for row in plan.rows)
