@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import changing, draining, following, keeping, output, processes, reading
+from . import archiving, changing, draining, following, keeping, output, processes, reading, replaying
 from .failures import DEBUG_VARIABLE, FAILED, CommandError, describe
 
 USED_WRONGLY = 2
@@ -61,12 +61,14 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("events", following.events, "Print events, old ones and new ones."),
     ("cancel", changing.cancel, "Ask to end rollouts."),
     ("drain", draining.drain, "Close admission; wait until all is done."),
-    ("replay", keeping.replay, "Fold all events anew; compare the rows."),
+    ("replay", replaying.replay, "Fold all events; compare; look back."),
+    ("backup", archiving.backup, "Copy an SQLite ledger in use."),
     ("secret-key", keeping.secret_key, "Print a new secret key."),
 )
 for _name, _command, _summary in _COMMANDS:
     app.command(_name, short_help=_summary)(_command)
 app.add_typer(keeping.audit, name="audit", short_help="Check that no event was changed.")
+app.add_typer(archiving.ledger, name="ledger", short_help="Archive what is over, verify it.")
 app.add_typer(keeping.database, name="db", short_help="Make or migrate a ledger.")
 
 

@@ -1,11 +1,7 @@
-"""`rollbook replay`, `audit`, `db` and `secret-key`: proving that the ledger is whole, and keeping it so."""
+"""`rollbook audit`, `db` and `secret-key`: proving that the ledger is whole, and keeping it so."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
-
-import msgspec
 import typer
 
 import rollbook_migrations
@@ -15,33 +11,10 @@ from rollbook.ledger.secrets import new_key
 from rollbook.ledger.urls import DEFAULT_DATABASE_URL, parse_url
 
 from . import options, output
+from .verdicts import Checked, verdict
 
 audit = typer.Typer(help="Check that no event was changed.", no_args_is_help=False)
 database = typer.Typer(help="Make or migrate a ledger.", no_args_is_help=False)
-
-
-def replay(
-    *,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare with the live rows; 1 if they differ.")] = False,
-    database_url: options.DatabaseUrl = DEFAULT_DATABASE_URL,
-    json: options.Json = False,
-) -> int:
-    """Fold the whole ledger anew from its events; with --verify, compare with the rows that are served."""
-    from rollbook.ledger.replay import replay as fold
-    from rollbook.ledger.replay import verify as compare
-
-    if not verify:
-        folded = fold(database_url)
-        if json:
-            output.put_json(folded)
-        else:
-            counts = ", ".join(f"{count} {status}" for status, count in sorted(folded.statuses.items()))
-            rollouts = _count(sum(folded.statuses.values()), "rollout")
-            output.put(f"{_count(folded.head.events, 'event')}, {rollouts} ({counts or 'none'})\n")
-        return 0
-    compared = compare(database_url)
-    checked = _Checked(compared.events, compared.rollouts, compared.cut)
-    return _verdict(checked, "difference", compared.differences, fine="every row is what its events say", json=json)
 
 
 @audit.command("verify")
@@ -50,44 +23,14 @@ def audit_verify(*, database_url: options.DatabaseUrl = DEFAULT_DATABASE_URL, js
     from rollbook.ledger.audit import inspect
 
     seen = inspect(database_url)
-    checked = _Checked(seen.events, seen.rollouts, seen.cut)
-    return _verdict(checked, "finding", seen.findings, fine="every event is as it was written", json=json)
+    checked = Checked(seen.events, seen.rollouts, seen.archived, seen.cut)
+    return verdict(checked, "finding", seen.findings, fine="every event is as it was written", json=json)
 
 
 @audit.callback()
 @database.callback()
 def _group() -> None:
     """Keep a group of one command a group."""
-
-
-class _Checked(msgspec.Struct, frozen=True):
-    """How much was looked at, and whether that ended early because enough was found."""
-
-    events: int
-    rollouts: int
-    more: bool
-
-
-def _verdict(checked: _Checked, name: str, found: Sequence[msgspec.Struct], *, fine: str, json: bool) -> int:
-    if json:
-        items = {f"{name}s": [_plain(item) for item in found]}
-        output.put_json({"ok": not found, **msgspec.structs.asdict(checked), **items})
-        return 1 if found else 0
-    lines = [output.printable(str(item)) for item in found]
-    said = f"{_count(len(found), name)}{' and perhaps more' if checked.more else ''}" if found else f"no {name}, {fine}"
-    lines.append(f"checked {_count(checked.events, 'event')} of {_count(checked.rollouts, 'rollout')}: {said}")
-    output.put("".join(f"{line}\n" for line in lines))
-    return 1 if found else 0
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
-
-
-def _plain(item: msgspec.Struct) -> dict[str, object]:
-    """As JSON, with hashes as hex and the sentence that people read."""
-    fields = msgspec.structs.asdict(item).items()
-    return {**{key: value.hex() if isinstance(value, bytes) else value for key, value in fields}, "text": str(item)}
 
 
 @database.command("upgrade")

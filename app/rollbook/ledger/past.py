@@ -17,7 +17,7 @@ from . import codec
 from .archives.stubs import SELECT_ARCHIVED, Archived
 from .database import Snapshot, database_of
 from .listing import RolloutView
-from .refusals import LedgerUnavailable, RolloutArchived, UnknownRollout
+from .refusals import LedgerError, LedgerUnavailable, RolloutArchived, UnknownRollout
 from .schema import check_database
 from .statements import storable
 from .transaction import QueueCount
@@ -33,6 +33,13 @@ _ARCHIVED_THEN = (
     "SELECT CASE WHEN {after} THEN '' WHEN {over} THEN r.status ELSE 'archived' END, count(*)"
     " FROM archived_rollouts s JOIN rollouts r ON r.number = s.number GROUP BY 1"
 )
+
+
+class NotYetAdmitted(LedgerError):
+    """The rollout was admitted later."""
+
+    def __init__(self, rollout_id: str) -> None:
+        super().__init__(f"rollout {rollout_id!r} was not admitted yet; see when it was with `rollbook show`")
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -102,7 +109,8 @@ def rollout_then(url: str | sa.URL, rollout_id: str, moment: Moment) -> RolloutT
     """One rollout as it was. Only its own events are read.
 
     Raises:
-        UnknownRollout: there is none, or there was none yet.
+        UnknownRollout: there is none.
+        NotYetAdmitted: there was none yet.
         RolloutArchived: its events are in an archive.
         SchemaError: there is no ledger, or one of another version.
         LedgerUnavailable: the database cannot be read, or an event is damaged.
@@ -127,7 +135,7 @@ def rollout_then(url: str | sa.URL, rollout_id: str, moment: Moment) -> RolloutT
             state = _evolved(state, last)
             add_history(last, history)
         if state is None or last is None:
-            raise UnknownRollout(rollout_id)
+            raise NotYetAdmitted(rollout_id)
         return RolloutThen(last.position, last.seq, last.recorded_at, _view(state, history))
 
 

@@ -91,7 +91,7 @@ class RolloutArchived(UnknownRollout):
 
     def __init__(self, rollout_id: str, place: str) -> None:
         super().__init__(rollout_id)
-        self.args = (f"the events of rollout {rollout_id!r} are archived in {place}; read them there",)
+        self.args = (f"the events of rollout {rollout_id!r} are archived in {place}; read that file with `gunzip -c`",)
         self.place = place
 
 

@@ -17,13 +17,14 @@ import sqlalchemy as sa
 
 from rollbook.ledger.clock import host_clock_us
 from rollbook.ledger.database import Database, Turn, Upkeep, database_of
+from rollbook.ledger.files import FileRefused, sole_writer
 from rollbook.ledger.schema import check_database
 from rollbook.ledger.statements import Dialect
 from rollbook.ledger.urls import parse_url
 
 from .file import ArchiveDamaged, ArchiveFile, FiledRollout, Head, sha256_of
 from .stubs import NO_STUBS, Tally
-from .writing import ArchiveRefused, any_due, sole_writer, write_file
+from .writing import any_due, write_file
 
 PORTION_ROLLOUTS = 128
 PORTION_EVENTS = 500
@@ -58,7 +59,7 @@ def archive(url: str | sa.URL, *, before_at: int, to: Path) -> Moved:
 
     Raises:
         SchemaError: there is no ledger, or one of another version.
-        ArchiveRefused: the file or the ledger is not as it must be.
+        FileRefused: the file or the ledger is not as it must be.
         LedgerUnavailable: the database cannot be read or written; what was moved so far is moved.
         OSError: the file cannot be written or read.
     """
@@ -79,7 +80,7 @@ def _is_complete(database: Database, to: Path, before_at: int) -> bool:
     """Whether the file's archive is, and nothing else is left to do.
 
     Raises:
-        ArchiveRefused: it is, and there are other rollouts to archive.
+        FileRefused: it is, and there are other rollouts to archive.
     """
     head = _head(to)
     with database.snapshot() as snapshot:
@@ -87,7 +88,7 @@ def _is_complete(database: Database, to: Path, before_at: int) -> bool:
         if not found or found[0][-1] is None:
             return False
         if any_due(snapshot, before_at):
-            raise ArchiveRefused(f"{to} holds an archive that is complete already; name another file")
+            raise FileRefused(f"{to} holds an archive that is complete already; name another file")
     return True
 
 
@@ -95,7 +96,7 @@ def _head(path: Path) -> Head:
     try:
         file = ArchiveFile(path)
     except ArchiveDamaged as error:
-        raise ArchiveRefused(f"{error}; it was left as it is, name another file") from error
+        raise FileRefused(f"{error}; it was left as it is, name another file") from error
     file.close()
     return file.head
 
@@ -128,7 +129,7 @@ def _read(path: Path) -> Iterator[FiledRollout]:
         finally:
             file.close()
     except ArchiveDamaged as error:
-        raise ArchiveRefused(
+        raise FileRefused(
             f"{error}; events that are not in it are still in the ledger, name another file for them"
         ) from error
 
@@ -175,7 +176,7 @@ def _move_portion(turn: Turn, dialect: Dialect, file: _File, portion: Sequence[F
     chosen, parameters = dialect.is_any("number", numbers)
     gone = turn.change(f"DELETE FROM events WHERE {chosen}", parameters)
     if gone != sum(rollout.stub.seq for rollout in new):
-        raise ArchiveRefused(
+        raise FileRefused(
             f"rollouts {new[0].rollout_id!r} to {new[-1].rollout_id!r} have {gone} events, which is not what their "
             "rows say; nothing of them was moved, look with `rollbook audit verify`"
         )
@@ -208,7 +209,7 @@ def _registered(turn: Turn, file: _File) -> Tally:
         return Tally()
     sha256, rollouts, events, digest, _ = found[0]
     if bytes(sha256) != file.sha256:
-        raise ArchiveRefused(f"{file.name} is not the file that archive {head.archive_id} was begun with")
+        raise FileRefused(f"{file.name} is not the file that archive {head.archive_id} was begun with")
     return Tally(rollouts, events, bytes(digest))
 
 
@@ -216,7 +217,7 @@ def _not_moved(turn: Turn, dialect: Dialect, archive_id: str, portion: Sequence[
     """Those whose events are in the ledger still.
 
     Raises:
-        ArchiveRefused: a rollout is not this ledger's, or another archive has it.
+        FileRefused: a rollout is not this ledger's, or another archive has it.
     """
     chosen, parameters = dialect.is_any("number", [rollout.stub.number for rollout in portion])
     rows: dict[int, tuple[Any, ...]] = {
@@ -230,14 +231,14 @@ def _not_moved(turn: Turn, dialect: Dialect, archive_id: str, portion: Sequence[
     for rollout in portion:
         stub = rollout.stub
         if rows.get(stub.number) != (rollout.rollout_id, stub.seq, stub.head):
-            raise ArchiveRefused(
+            raise FileRefused(
                 f"rollout {rollout.rollout_id!r} is not in this ledger as the file has it; name another file"
             )
         there = stubs.get(stub.number)
         if there is None:
             new.append(rollout)
         elif there != archive_id:
-            raise ArchiveRefused(f"rollout {rollout.rollout_id!r} is in archive {there} already; name another file")
+            raise FileRefused(f"rollout {rollout.rollout_id!r} is in archive {there} already; name another file")
     return new
 
 
@@ -245,7 +246,7 @@ def _complete(upkeep: Upkeep, file: _File) -> None:
     with upkeep.turn() as turn:
         tally = _registered(turn, file)
         if tally != file.tally:
-            raise ArchiveRefused(
+            raise FileRefused(
                 f"archive {file.head.archive_id} holds {tally.rollouts} rollouts instead of {file.tally.rollouts}; "
                 "look with `rollbook audit verify`"
             )

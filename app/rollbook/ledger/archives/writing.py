@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 from rollbook.ledger.database import Snapshot
-from rollbook.ledger.refusals import LedgerError
+from rollbook.ledger.files import FileRefused, publish
 
 from .file import FORMAT, ArchiveDamaged, ArchiveWriter, Head
 
@@ -29,42 +27,6 @@ _DUE = (
 DueRow = tuple[int, str, int, bytes]
 
 
-class ArchiveRefused(LedgerError):
-    """The archive cannot be made so; the message says what to do. Nothing was lost."""
-
-
-@contextmanager
-def sole_writer(path: Path) -> Iterator[int]:
-    """A descriptor of the file's unfinished form for the block; nobody else writes the same archive meanwhile.
-
-    Raises:
-        ArchiveRefused: somebody does.
-        OSError: the folder cannot be written.
-    """
-    unfinished = unfinished_path(path)
-    while True:
-        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ArchiveRefused(f"another process writes {path} now; wait for it, or name another file") from None
-            # Whoever held it before may have given the file its name meanwhile: then it is not ours to write.
-            if not _is_at(descriptor, unfinished):
-                continue
-            yield descriptor
-            if _is_at(descriptor, unfinished):
-                unfinished.unlink()
-            return
-        finally:
-            os.close(descriptor)
-
-
-def unfinished_path(path: Path) -> Path:
-    """Where an archive lies until it is whole."""
-    return path.with_name(f"{path.name}.unfinished")
-
-
 def any_due(snapshot: Snapshot, before_at: int) -> bool:
     """Whether a rollout ended before then, in all respects, and is not archived."""
     return bool(snapshot.rows(_DUE, (0, before_at, 1)))
@@ -74,7 +36,7 @@ def write_file(snapshot: Snapshot, descriptor: int, path: Path, *, before_at: in
     """Write all rollouts that are over since before ``before_at``; False where there are none, and no file then.
 
     Raises:
-        ArchiveRefused: an event is not as it was written, or does not fit its rollout's row.
+        FileRefused: an event is not as it was written, or does not fit its rollout's row.
         OSError: the disk is full, or the like.
     """
     if not any_due(snapshot, before_at):
@@ -86,22 +48,10 @@ def write_file(snapshot: Snapshot, descriptor: int, path: Path, *, before_at: in
             for group in _groups(snapshot, before_at):
                 _write_group(snapshot, writer, group)
         except ArchiveDamaged as error:
-            raise ArchiveRefused(f"{error}; nothing was archived, look with `rollbook audit verify`") from error
+            raise FileRefused(f"{error}; nothing was archived, look with `rollbook audit verify`") from error
         writer.close()
-        sink.flush()
-        os.fsync(descriptor)
-    unfinished_path(path).rename(path)
-    sync_folder(path.parent)
+    publish(descriptor, path)
     return True
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _groups(snapshot: Snapshot, before_at: int) -> Iterator[list[DueRow]]:
@@ -144,10 +94,3 @@ def _write_group(snapshot: Snapshot, writer: ArchiveWriter, group: list[DueRow])
 
 def _row(found: tuple[object, ...]) -> tuple[int, int, int, str, int, int, bytes, bytes]:
     return tuple(found)  # type: ignore[return-value]
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
