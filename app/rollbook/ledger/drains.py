@@ -6,6 +6,8 @@ transaction at no cost whether there is any; only then is this table asked.
 
 from __future__ import annotations
 
+from rollbook_projections import column_text
+
 from .commands import CloseAdmission, OpenAdmission
 from .refusals import Closure
 from .statements import Steps
@@ -39,13 +41,13 @@ def closure(queue: str) -> Steps[Closure | None]:
 
 def close(command: CloseAdmission, now: int) -> Steps[bool]:
     """Close admission; whether it was open."""
-    rows = yield _CLOSE, (command.queue, now, command.by, command.queue)
+    rows = yield _CLOSE, (command.queue, now, column_text(command.by), command.queue)
     yield _NOTE, ()
     return bool(rows)
 
 
 def reopen(command: OpenAdmission, now: int) -> Steps[int]:
     """Open admission; how many closures that ended."""
-    rows = yield _OPEN, (now, command.by, command.queue, command.queue)
+    rows = yield _OPEN, (now, column_text(command.by), command.queue, command.queue)
     yield _NOTE, ()
     return len(rows)
