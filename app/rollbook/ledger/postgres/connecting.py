@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from rollbook.ledger.refusals import LedgerUnavailable
 
-CONNECT_LIMIT_SEC = 10.0
+CONNECT_LIMIT_SEC = 5.0
 COMMAND_LIMIT_SEC = 60.0
-"""A server that vanished without a word is noticed by then."""
+"""A server that vanished without a word is noticed by then; what others wait for has shorter limits of its own."""
 CACHED_STATEMENTS = 1024
 APPLICATION = "rollbook"
 
@@ -29,23 +29,26 @@ empty: without these the plan would read whole tables, until statistics are gath
 Connection = Any
 """An `asyncpg.Connection`; the driver brings no types."""
 
-OUTAGES = (OSError, EOFError, asyncpg.PostgresError, asyncpg.InterfaceError)
-"""What the driver raises, the network's errors and the server's own among them."""
+OUTAGES = (OSError, EOFError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What the driver raises, the network's errors and the server's own among them. The last one is what it makes of a
+server that ends a session by itself."""
 
 _DATA = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError, ValueError)
 """What is wrong with one command's data; trying again changes nothing. The driver's own refusals are ValueErrors."""
 
 
-async def connect(url: sa.URL, *, limit_sec: float = CONNECT_LIMIT_SEC, settings: Sequence[str] = ()) -> Connection:
+async def connect(url: sa.URL, *, command_limit_sec: float | None = None, settings: Sequence[str] = ()) -> Connection:
     """A new connection, with ``settings`` of its session as `SET` takes them.
+
+    Each of its commands ends within ``command_limit_sec``, or within `COMMAND_LIMIT_SEC`.
 
     Raises:
         OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError: as `is_outage` tells apart.
     """
     connection = await asyncpg.connect(
         url.render_as_string(hide_password=False),
-        timeout=limit_sec,
-        command_timeout=COMMAND_LIMIT_SEC,
+        timeout=CONNECT_LIMIT_SEC,
+        command_timeout=COMMAND_LIMIT_SEC if command_limit_sec is None else command_limit_sec,
         statement_cache_size=CACHED_STATEMENTS,
         max_cached_statement_lifetime=0,
         server_settings={"application_name": APPLICATION},
@@ -64,7 +67,7 @@ def is_outage(error: BaseException) -> bool:
     """Whether the database cannot do now what it may do later: gone, starting, full, read-only, busy."""
     if isinstance(error, _DATA):
         return False
-    return isinstance(error, (*OUTAGES, asyncpg.InternalClientError))
+    return isinstance(error, OUTAGES)
 
 
 def unavailable(error: BaseException, *, doing: str) -> LedgerUnavailable:

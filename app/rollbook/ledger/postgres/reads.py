@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,12 +12,14 @@ import sqlalchemy as sa
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook_projections import Row
 
-from .connecting import COMMAND_LIMIT_SEC, OUTAGES, PLANNING, Connection, connect, is_outage, unavailable
+from .connecting import OUTAGES, PLANNING, Connection, connect, is_outage, unavailable
 from .dialect import numbered
 
 SHORT_READS = 2
 LONG_READS = 2
 """Connections of each kind, opened when they are first needed."""
+SHORT_READ_LIMIT_SEC = 10.0
+"""How long a short read may take: callers wait for it. Long ones have the connection's own limit."""
 TURN_LIMIT_SEC = 15.0
 RETRY_SEC = 3.0
 FIRST_PAUSE_SEC = 0.02
@@ -57,7 +59,7 @@ class Pool:
                 connection.terminate()
             raise
         else:
-            if self._closed:
+            if self._closed or connection.is_closed():
                 connection.terminate()
             else:
                 self._idle.append(connection)
@@ -97,14 +99,41 @@ class PostgresReads:
 
     async def _read(self, pool: Pool, text: str, parameters: Sequence[Any]) -> list[Row]:
         """Reads change nothing: what a broken connection cut off is asked again on a new one."""
+        limit_sec = SHORT_READ_LIMIT_SEC if pool is self._short else None
+
+        async def read() -> list[Row]:
+            async with pool.connection() as connection:
+                rows: list[Row] = await connection.fetch(numbered(text), *parameters, timeout=limit_sec)
+                return rows
+
+        return await self._tried(read)
+
+    @asynccontextmanager
+    async def at_one_moment(self) -> AsyncIterator[MomentReads]:
+        async def begin() -> tuple[AsyncExitStack, Connection]:
+            async with AsyncExitStack() as stack:
+                connection = await stack.enter_async_context(self._long.connection())
+                await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                return stack.pop_all(), connection
+
+        begun, connection = await self._tried(begin)
+        try:
+            async with begun:
+                yield MomentReads(connection)
+                try:
+                    await connection.execute("COMMIT")
+                except OUTAGES:
+                    connection.terminate()  # what was read is as good as ever
+        except OUTAGES as error:
+            raise unavailable(error, doing="read") from error
+
+    async def _tried[Result](self, read: Callable[[], Awaitable[Result]]) -> Result:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + RETRY_SEC
         pause = FIRST_PAUSE_SEC
         while True:
             try:
-                async with pool.connection() as connection:
-                    rows: list[Row] = await connection.fetch(numbered(text), *parameters, timeout=COMMAND_LIMIT_SEC)
-                    return rows
+                return await read()
             except Exception as error:
                 if not is_outage(error):
                     raise
@@ -113,15 +142,6 @@ class PostgresReads:
             self._retried()
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SEC)
-
-    @asynccontextmanager
-    async def at_one_moment(self) -> AsyncIterator[MomentReads]:
-        async with self._long.connection() as connection:
-            try:
-                async with connection.transaction(isolation="repeatable_read", readonly=True):
-                    yield MomentReads(connection)
-            except OUTAGES as error:
-                raise unavailable(error, doing="read") from error
 
     async def close(self) -> None:
         await self._short.close()

@@ -27,7 +27,7 @@ from rollbook.ledger.statements import SELECT_API_SEEN, STATE_COLUMNS, Steps
 from rollbook.ledger.transaction import Head, QueueCount, Transaction
 from rollbook_projections import RolloutState, Row, tables
 
-from .connecting import PLANNING, Connection, connect, describe, is_outage, unavailable
+from .connecting import OUTAGES, PLANNING, Connection, connect, describe, is_outage, unavailable
 from .dialect import STATEMENTS, numbered
 from .writes import write_of
 
@@ -39,6 +39,8 @@ LOCK_LIMIT_SEC = 10
 STALLED_WRITER_SEC = 5
 """A writer that says nothing for so long within its transaction (stopped, or cut off) is ended by the server: others
 wait for its lock. Less than they wait at most."""
+WRITE_LIMIT_SEC = 15.0
+"""What a server that does not answer is given for each statement; more than the lock may take."""
 RETRY_SEC = 5.0
 FIRST_PAUSE_SEC = 0.02
 LONGEST_PAUSE_SEC = 0.5
@@ -50,6 +52,15 @@ BEGIN = (
     f" SET LOCAL {'; SET LOCAL '.join(PLANNING)};"
     f" SELECT pg_advisory_xact_lock({WRITE_LOCK})"
 )
+# The server's own limit for silent transactions does not count while it waits for the client to take what it sends.
+_END_STUCK_HOLDER = f"""
+    SELECT count(pg_terminate_backend(a.pid))
+    FROM pg_locks l JOIN pg_database d ON d.oid = l.database JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database() AND l.objsubid = 1
+    AND l.classid = {WRITE_LOCK >> 32} AND l.objid = {WRITE_LOCK & 0xFFFF_FFFF}
+    AND a.wait_event = 'ClientWrite' AND a.state_change <= clock_timestamp() - make_interval(secs => $1)
+"""
+_LONG_WAITED = (TimeoutError, asyncpg.LockNotAvailableError)
 _BY_ID = "r.rollout_id = ANY($1::text[])"
 # One trip for all that a batch must know. What belongs to no rollout is in the first row alone.
 _OPENING = f"""
@@ -149,7 +160,9 @@ class PostgresStore:
         give_up_at = loop.time() + (RETRY_SEC if self._reachable else 0.0)
         pause = FIRST_PAUSE_SEC
         doubt: Doubt | None = None
+        tried = 0
         while True:
+            tried += 1
             try:
                 connection = await self._open()
                 if doubt is not None and await self._landed(connection, doubt):
@@ -163,7 +176,9 @@ class PostgresStore:
                     doubt = error.doubt
                 elif not is_outage(error):
                     raise
-                if loop.time() >= give_up_at:
+                # A process that was stopped for longer than that finds its connection broken: that is no outage yet.
+                hasty = tried == 1 and self._reachable and not isinstance(error, _LONG_WAITED)
+                if loop.time() >= give_up_at and not hasty and not await self._ended_holder(error):
                     self._reachable = False
                     raise self._given_up(error, doubt) from error
                 self._retried()
@@ -224,9 +239,20 @@ class PostgresStore:
         await connection.execute("ROLLBACK")
         return bool(found == doubt.hash)
 
+    async def _ended_holder(self, error: BaseException) -> bool:
+        """Whether the lock was free to be had: its holder, stopped while the server sent it something, was ended."""
+        if not isinstance(error, asyncpg.LockNotAvailableError):
+            return False
+        try:
+            ended = await (await self._open()).fetchval(_END_STUCK_HOLDER, float(STALLED_WRITER_SEC))
+        except OUTAGES:
+            await self._drop_connection()
+            return False
+        return bool(ended)
+
     async def _open(self) -> Connection:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._url)
+            self._connection = await connect(self._url, command_limit_sec=WRITE_LIMIT_SEC)
         return self._connection
 
     async def _drop_connection(self) -> None:
