@@ -18,6 +18,7 @@ from rollbook_projections import RolloutState, Row
 from . import commands as cmd
 from . import drains, members
 from .codec import CodecError
+from .decide import fair_share
 from .refusals import Closure, CommandFailed, LedgerError, LedgerUnavailable
 from .statements import LARGEST_CHOICE, SELECT_LATE, Query, Statements, Steps, storable
 from .transaction import Transaction
@@ -127,14 +128,17 @@ class Batch:
         return list(ids)
 
     def _claim(self, command: cmd.Claim) -> Steps[tuple[RolloutState, ...]]:
-        yield from members.check_alive(command.scheduler)
+        others = yield from members.others_able(command.scheduler, self._statements.dialect, queues=command.queues)
+        limit = command.limit
+        if command.free is not None and others:
+            limit = min(limit, (yield from self._share(command, command.free, others)))
         claimed: list[RolloutState] = []
-        last, size, left = 0, command.limit, MAX_CLAIM_LOOKS
+        last, size, left = 0, limit, MAX_CLAIM_LOOKS
         # What this transaction has claimed or ended already still waits in the database: look further then.
-        while len(claimed) < command.limit and left > 0:
+        while len(claimed) < limit and left > 0:
             found = yield from self._known(self._statements.claimable(command.queues, after=last, limit=size))
             for state in found:
-                if len(claimed) == command.limit:
+                if len(claimed) == limit:
                     break
                 self.transaction.decide(state.rollout_id, command)
                 now = self.transaction.states[state.rollout_id]
@@ -144,6 +148,14 @@ class Batch:
                 break
             last, left, size = found[-1].number, left - size, LARGEST_CHOICE
         return tuple(claimed)
+
+    def _share(self, command: cmd.Claim, free: int, others: dict[str, int]) -> Steps[int]:
+        counts = self.transaction.counts
+        waiting = sum(counts[queue].queued for queue in command.queues if queue in counts)
+        # Counted here rather than told by them: what they have open is exact, whenever they last spoke.
+        held: dict[str, int] = dict((yield self._statements.open_attempts(list(others))))
+        free_elsewhere = sum(max(0, slots - held.get(name, 0)) for name, slots in others.items())
+        return fair_share(waiting, free=free, free_elsewhere=free_elsewhere)
 
     def _known(self, query: Query) -> Steps[list[RolloutState]]:
         rows = yield query

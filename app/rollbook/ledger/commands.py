@@ -66,11 +66,16 @@ class Cancel(Command[dict[str, CancelDisposition]], frozen=True):
 
 
 class Claim(Command[tuple[RolloutState, ...]], frozen=True):
-    """Start attempts of the oldest waiting rollouts of these queues, ``limit`` at most. Refused: SchedulerGone."""
+    """Start attempts of the oldest waiting rollouts of these queues, ``limit`` at most. Refused: SchedulerGone.
+
+    With ``free``, the scheduler's free slots, it gets no more than its share of what waits, and the rest is for the
+    other live schedulers of these queues that have free slots too. Without it takes whatever it may.
+    """
 
     scheduler: str
     queues: tuple[str, ...]
     limit: int
+    free: int | None = None
 
 
 class EnterPhase(Command[RolloutState], frozen=True):
@@ -179,6 +184,7 @@ class Beat(Command[None], frozen=True):
     member_id: str
     accepting: bool = True
     capacity: int = 0
+    free: int | None = None
     trouble: str | None = None
 
 

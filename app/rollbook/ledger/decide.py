@@ -156,6 +156,13 @@ def _cancel(state: RolloutState | None, facts: Facts, command: cmd.Cancel, now: 
     return (request, _cancelled()) if state.scheduler is None else (request,)
 
 
+def fair_share(waiting: int, *, free: int, free_elsewhere: int) -> int:
+    """How many of the waiting rollouts one scheduler may claim, by its part of all free slots; at least one."""
+    if free_elsewhere <= 0:
+        return waiting
+    return max(1, -(-waiting * free // (free + free_elsewhere)))
+
+
 def _claim(state: RolloutState | None, facts: Facts, command: cmd.Claim, now: int) -> Decision:
     if state is None or not state.claimable:
         return ()

@@ -5,9 +5,13 @@ Members are facts of now, not events: a beat is no part of any rollout's history
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rollbook_projections import column_text
+
 from .commands import Beat, Leave, Register
 from .refusals import QueueTaken, SchedulerGone
-from .statements import Steps
+from .statements import Dialect, Steps
 
 FORGOTTEN_AFTER_US = 24 * 3600 * 1_000_000
 """Members that stopped so long ago are removed when another one registers, and APIs that were silent for so long:
@@ -29,11 +33,15 @@ _ENTER = (
 )
 _SERVE = "INSERT INTO member_queues (member_id, queue) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _BEAT = (
-    "UPDATE members SET beat_at = ?, accepting = ?, capacity = ?, trouble = ?"
+    "UPDATE members SET beat_at = ?, accepting = ?, capacity = ?, free = ?, trouble = ?"
     " WHERE member_id = ? AND stopped_at IS NULL RETURNING 1"
 )
 _LEAVE = "UPDATE members SET stopped_at = ? WHERE member_id = ?"
-_ALIVE = "SELECT 1 FROM members WHERE member_id = ? AND stopped_at IS NULL"
+_ABLE = (
+    "SELECT m.member_id, m.capacity FROM members m WHERE m.stopped_at IS NULL AND (m.member_id = ? OR"
+    " (m.kind = 'scheduler' AND m.accepting = 1 AND EXISTS"
+    " (SELECT 1 FROM member_queues q WHERE q.member_id = m.member_id AND {of_these_queues})))"
+)
 _BURY = (
     "UPDATE members SET stopped_at = ?, trouble = 'declared dead: no beat'"
     " WHERE kind = 'scheduler' AND stopped_at IS NULL AND beat_at <= ? AND member_id <> ?"
@@ -85,7 +93,17 @@ def beat(command: Beat, now: int) -> Steps[None]:
     Raises:
         SchedulerGone: the member was declared dead or never registered.
     """
-    done = yield _BEAT, (now, int(command.accepting), command.capacity, command.trouble, command.member_id)
+    done = yield (
+        _BEAT,
+        (
+            now,
+            int(command.accepting),
+            command.capacity,
+            command.free,
+            column_text(command.trouble),
+            command.member_id,
+        ),
+    )
     if not done:
         raise SchedulerGone(command.member_id)
 
@@ -95,15 +113,18 @@ def leave(command: Leave, now: int) -> Steps[None]:
     yield _LEAVE, (now, command.member_id)
 
 
-def check_alive(member_id: str) -> Steps[None]:
-    """Only a registered scheduler may claim.
+def others_able(member_id: str, dialect: Dialect, *, queues: Sequence[str]) -> Steps[dict[str, int]]:
+    """The slots of the other schedulers that claim from any of these queues. Only a registered scheduler may claim.
 
     Raises:
         SchedulerGone: it was declared dead or never registered.
     """
-    rows = yield _ALIVE, (member_id,)
-    if not rows:
+    condition, parameters = dialect.is_any("q.queue", queues)
+    rows = yield _ABLE.format(of_these_queues=condition), (member_id, *parameters)
+    slots: dict[str, int] = dict(rows)
+    if slots.pop(member_id, None) is None:
         raise SchedulerGone(member_id)
+    return slots
 
 
 def bury_dead_schedulers(dead_after_us: int, now: int, *, except_for: str | None = None) -> Steps[None]:

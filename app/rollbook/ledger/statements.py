@@ -97,6 +97,15 @@ class Statements:
         """The oldest waiting rollouts of these queues after a number."""
         return self.dialect.oldest_waiting(queues, after=after, limit=limit)
 
+    def open_attempts(self, schedulers: Sequence[str]) -> Query:
+        """How many attempts each of these schedulers has open; those without any are left out."""
+        condition, parameters = self.dialect.is_any("scheduler", schedulers)
+        source = f"rollouts{self.dialect.by_index(tables.OWNED_INDEX)}"
+        return (
+            f"SELECT scheduler, count(*) FROM {source} WHERE {tables.OWNED} AND {condition} GROUP BY scheduler",
+            parameters,
+        )
+
     def cancellable(self, prefix: str | None, since: int) -> Query:
         """All live rollouts, or those whose id starts with ``prefix``, and those that ended since then."""
         # Old rollouts may share the prefix by the million, so the ids' own index would be the wrong one.

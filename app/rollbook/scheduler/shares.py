@@ -1,4 +1,4 @@
-"""How long a scheduler leaves to others what is their share: a short while, so that nothing waits for one that stalls."""
+"""How long a scheduler leaves others their share: a short while, so that no rollout waits for one that stalls."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Shares:
 
     def short(self) -> None:
         """A claim got less than it could take."""
+        self._over = False
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SHARE_HELD_SEC, self._time_over)
 

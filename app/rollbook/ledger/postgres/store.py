@@ -78,7 +78,7 @@ _OPENING = f"""
 """
 _BEFORE_STATE = 9
 # Only for batches that bring idempotency keys: the others' rollouts are found by one index.
-_OPENING_BY_KEY = _OPENING.replace(_BY_ID, f"{_BY_ID} OR (r.{tables.KEYED} AND r.idempotency_key = ANY($2::text[]))")
+OPENING_BY_KEY = _OPENING.replace(_BY_ID, f"{_BY_ID} OR (r.{tables.KEYED} AND r.idempotency_key = ANY($2::text[]))")
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -200,7 +200,7 @@ class PostgresStore:
         await connection.execute(BEGIN)
         keys = named_keys(commands)
         if keys:
-            rows = await connection.fetch(_OPENING_BY_KEY, named_ids(commands), keys)
+            rows = await connection.fetch(OPENING_BY_KEY, named_ids(commands), keys)
         else:
             rows = await connection.fetch(_OPENING, named_ids(commands))
         database_now: int = rows[0][0]

@@ -13,6 +13,7 @@ import pytest
 
 from rollbook.ledger.postgres.connecting import PLANNING
 from rollbook.ledger.postgres.dialect import STATEMENTS, numbered
+from rollbook.ledger.postgres.store import OPENING_BY_KEY
 from rollbook.ledger.statements import SELECT_LATE, SELECT_STATE, STATE_COLUMNS
 from tests.support.ledger import Writing, admit, cancel, claim, scheduler
 from tests.support.sql import Shell, shell
@@ -70,6 +71,11 @@ def plan_of(connection: Shell, statement: str) -> list[tuple[str, str]]:
     ("statement", "indexes"),
     [
         pytest.param(next(STATEMENTS.states("rollout_id", ["r"]))[0], ["rollouts_rollout_id"], id="by ids"),
+        pytest.param(
+            OPENING_BY_KEY.replace("$1", "?").replace("$2", "?"),
+            ["rollouts_rollout_id", "rollouts_idempotency"],
+            id="by ids and idempotency keys",
+        ),
         pytest.param(next(STATEMENTS.states("number", [1]))[0], ["rollouts_pkey"], id="by numbers"),
         pytest.param(f"{SELECT_STATE} WHERE rollout_id = ?", ["rollouts_rollout_id"], id="by id"),
         pytest.param(STATEMENTS.claimable(["q"], after=0, limit=1)[0], ["rollouts_claimable"], id="claim"),
@@ -92,3 +98,11 @@ def test_rollouts_are_found_by_an_index(connection: Shell, statement: str, index
     assert plan_of(connection, statement) == expected, "while the ledger is young"
     fill(connection)
     assert plan_of(connection, statement) == expected, "when it has grown"
+
+
+def test_open_attempts_are_counted_in_their_index(connection: Shell) -> None:
+    statement = STATEMENTS.open_attempts(["s-1"])[0]
+    indexes = [[index for _, index in plan_of(connection, statement)]]
+    fill(connection)
+    indexes.append([index for _, index in plan_of(connection, statement)])
+    assert indexes == [["rollouts_owned"]] * 2

@@ -48,3 +48,12 @@ def test_rollouts_are_found_by_an_index(writer: Writing, database_url: str, stat
     assert len(steps) == len(indexes), steps
     for step, index in zip(steps, indexes, strict=True):
         assert f"USING INDEX {index}" in step
+
+
+def test_open_attempts_are_counted_in_their_index(writer: Writing, database_url: str) -> None:
+    statement, parameters = STATEMENTS.open_attempts(["s-1", "s-2"])
+    with plain(database_url) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+    (step,) = [detail for *_, detail in plan if "rollouts" in detail]
+    assert step.startswith("SEARCH")
+    assert "USING COVERING INDEX rollouts_owned" in step
