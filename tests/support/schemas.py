@@ -17,12 +17,13 @@ TABLES = "table", "column", "constraint", "index"
 _SQLITE = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' AND name NOT LIKE 'alembic_%'"
 _OURS = "IN (SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname NOT LIKE 'alembic_%')"
 _POSTGRES = f"""
-    SELECT 'table', relname, concat_ws(' ', relpersistence, reloptions) FROM pg_class WHERE oid {_OURS} AND relkind = 'r'
+    SELECT 'table', relname, concat_ws(' ', relpersistence, reloptions) FROM pg_class
+    WHERE oid {_OURS} AND relkind = 'r'
     UNION ALL
     SELECT 'column', attrelid::regclass || '.' || attnum,
            concat_ws(' ', attname, format_type(atttypid, atttypmod), attnotnull, attidentity,
                      (SELECT collname FROM pg_collation c WHERE c.oid = attcollation),
-                     (SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef d WHERE d.adrelid = attrelid AND adnum = attnum))
+                     (SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = attrelid AND adnum = attnum))
     FROM pg_attribute JOIN pg_class c ON c.oid = attrelid AND c.relkind = 'r'
     WHERE attrelid {_OURS} AND attnum > 0 AND NOT attisdropped
     UNION ALL
