@@ -6,7 +6,6 @@ import asyncio
 import math
 from types import TracebackType
 from typing import Any, Self
-from uuid import uuid4
 
 import httpx
 import msgspec
@@ -15,7 +14,7 @@ from rollbook_client.answers import read_admission, read_cancellation, read_heal
 from rollbook_client.connections import BorrowedConnections, Connections, OwnedConnections
 from rollbook_client.errors import RolloutAdmissionTimeoutError
 from rollbook_client.handle import RolloutHandle
-from rollbook_client.identifiers import validate_idempotency_key, validate_rollout_id
+from rollbook_client.identifiers import new_idempotency_key, validate_idempotency_key, validate_rollout_id
 from rollbook_client.idle import wait_until_idle
 from rollbook_client.messages import (
     IDEMPOTENCY_KEY_HEADER,
@@ -146,7 +145,7 @@ class RolloutClient:
             RolloutAdmissionTimeoutError: `admission_timeout_sec` is over; it says whether the server may have admitted.
             httpx.TransportError: the request failed. It is not repeated: the server may have it.
         """
-        key = str(uuid4()) if idempotency_key is None else idempotency_key
+        key = new_idempotency_key() if idempotency_key is None else idempotency_key
         validate_idempotency_key(key)
         body = encode_admission(
             {

@@ -1,11 +1,13 @@
 """Which rollout ids are legal."""
 
+from uuid import RFC_4122, UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook_client import validate_rollout_id
-from rollbook_client.identifiers import MAX_ROLLOUT_ID_BYTES
+from rollbook_client.identifiers import MAX_ROLLOUT_ID_BYTES, new_idempotency_key, validate_idempotency_key
 
 
 @pytest.mark.parametrize("rollout_id", ["a", "a?b", "a b", "a%2Fb", "...", ".a", "ä", "🎲", "#", "a" * 1024, "ä" * 512])
@@ -36,3 +38,13 @@ def test_anything_else_is_refused_with_its_reason(rollout_id: str, reason: str) 
 def test_every_other_text_within_the_limit_is_accepted(rollout_id: str) -> None:
     if rollout_id not in (".", "..") and len(rollout_id.encode()) <= MAX_ROLLOUT_ID_BYTES:
         validate_rollout_id(rollout_id)
+
+
+def test_new_idempotency_keys_are_sound_all_different_and_begin_with_the_time() -> None:
+    keys = [new_idempotency_key() for _ in range(1_000)]
+    for key in keys:
+        validate_idempotency_key(key)
+    assert len(set(keys)) == len(keys)
+    times = [key[:13] for key in keys]
+    assert times == sorted(times)
+    assert {UUID(key).variant for key in keys} == {RFC_4122}
