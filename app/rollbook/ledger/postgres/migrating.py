@@ -18,7 +18,8 @@ LOCK_WAIT_SEC = 10
 
 # What extensions bring is nobody's.
 _FOUND = """
-    SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('ledger_head') IS NOT NULL,
+    SELECT current_setting('server_encoding'),
+           to_regclass('alembic_version') IS NOT NULL, to_regclass('ledger_head') IS NOT NULL,
            EXISTS (SELECT 1 FROM pg_class c
                    WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind IN ('r', 'p')
                      AND c.relname <> 'alembic_version'
@@ -31,11 +32,16 @@ def revision(url: sa.URL) -> str | None:
     """The schema revision of the database; None where there is no ledger yet.
 
     Raises:
-        SchemaError: another program keeps its tables there.
+        SchemaError: another program keeps its tables there, or it cannot hold all texts.
         LedgerUnavailable: it cannot be read.
     """
     with blocking_connection(url, doing="read") as connection:
-        ((versioned, ours, tables),) = connection.rows(_FOUND)
+        ((encoding, versioned, ours, tables),) = connection.rows(_FOUND)
+        if encoding != "UTF8":
+            raise SchemaError(
+                f"the database {url.database} has the encoding {encoding}, which cannot hold all that agents say; "
+                "create it with ENCODING 'UTF8' TEMPLATE template0"
+            )
         rows = connection.rows("SELECT version_num FROM alembic_version") if versioned else []
         if not ours and (rows or tables):
             # Migrating it would mix our tables with another program's.
