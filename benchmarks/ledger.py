@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import json
 import socket
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import msgspec
 import uvloop
@@ -18,13 +16,12 @@ from rollbook.ledger.ledger import Ledger
 
 from . import work
 from .machine import Patience
-from .raw import raw_submits_per_sec
+from .places import Place
 from .report import Cell, Floor, Report, Table, median, percentile
 
 SUBJECT = "submits by group commit, over the raw write-set in the same run"
 CALLERS = (1, 16, 64, 512)
 FLOOR_CALLERS = 64
-LEAST_OVER_RAW = 0.35
 LEAST_BUSY_OVER_IDLE = 0.3
 PAIRS = 32
 """Request loops beside the callers: enough to keep the event loop busy all the time."""
@@ -40,7 +37,7 @@ class Submits(msgspec.Struct, frozen=True):
     requests_per_sec: float = 0.0
 
 
-def run(*, quick: bool) -> Report:
+def run(place: Place, *, quick: bool) -> Report:
     """Measure the ledger, the raw statements, and the ledger beside a busy loop, in turn."""
     rounds, seconds = (1, 0.5) if quick else (3, 1.0)
     patience = Patience()
@@ -49,19 +46,19 @@ def run(*, quick: bool) -> Report:
     busy: list[Submits] = []
     for _ in range(rounds):
         for callers in CALLERS:
-            with tempfile.TemporaryDirectory(prefix="rollbook-bench-") as name:
+            with place.ledger() as url:
                 patience.wait()
-                submits.setdefault(callers, []).append(_measure(Path(name), callers, seconds, pairs=0))
+                submits.setdefault(callers, []).append(_measure(url, callers, seconds, pairs=0))
                 patience.wait()
-                raw.setdefault(callers, []).append(raw_submits_per_sec(Path(name), callers, seconds))
-        with tempfile.TemporaryDirectory(prefix="rollbook-bench-") as name:
+                raw.setdefault(callers, []).append(place.raw_submits_per_sec(url, callers, seconds))
+        with place.ledger() as url:
             patience.wait()
-            busy.append(_measure(Path(name), FLOOR_CALLERS, seconds, pairs=PAIRS))
-    return _report(submits, raw, busy, patience)
+            busy.append(_measure(url, FLOOR_CALLERS, seconds, pairs=PAIRS))
+    return _report(place, submits, raw, busy, patience)
 
 
-def _measure(folder: Path, callers: int, seconds: float, *, pairs: int) -> Submits:
-    return uvloop.run(_submits(work.database_url(folder), callers, seconds, pairs=pairs))
+def _measure(url: str, callers: int, seconds: float, *, pairs: int) -> Submits:
+    return uvloop.run(_submits(url, callers, seconds, pairs=pairs))
 
 
 async def _submits(url: str, callers: int, seconds: float, *, pairs: int) -> Submits:
@@ -146,7 +143,11 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _:
 
 
 def _report(
-    submits: dict[int, list[Submits]], raw: dict[int, list[float]], busy: list[Submits], patience: Patience
+    place: Place,
+    submits: dict[int, list[Submits]],
+    raw: dict[int, list[float]],
+    busy: list[Submits],
+    patience: Patience,
 ) -> Report:
     rows: list[tuple[Cell, ...]] = []
     ratios: dict[int, float] = {}
@@ -163,7 +164,7 @@ def _report(
         SUBJECT,
         (
             Table(
-                "SQLite, WAL, synchronous=FULL; one event and one row per submit (a lease renewal)",
+                f"{place.durability}; one event and one row per submit (a lease renewal)",
                 ("callers", "submits/s", "p50 ms", "p99 ms", "raw submits/s", "over raw"),
                 rows,
             ),
@@ -177,13 +178,12 @@ def _report(
             ),
         ),
         (
-            Floor(f"{FLOOR_CALLERS} callers: submits/s over raw", ratios[FLOOR_CALLERS], least=LEAST_OVER_RAW),
+            Floor(f"{FLOOR_CALLERS} callers: submits/s over raw", ratios[FLOOR_CALLERS], least=place.least_over_raw),
             Floor("busy loop: submits/s over idle", over_idle, least=LEAST_BUSY_OVER_IDLE),
         ),
         (
-            "Raw: sqlite3 alone, the same event and rollout rows in batches of as many as there are callers: one "
-            "SELECT, INSERT and UPSERT by executemany, COMMIT; no triggers, no index but the keys. Ratios are the "
-            "medians of those within a round.",
+            f"Raw: {place.raw}, the same event and rollout rows in batches of as many as there are callers; no "
+            "triggers, no index but the keys. Ratios are the medians of those within a round.",
             *patience.notes,
         ),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sqlite3
 import time
 from pathlib import Path
 
@@ -59,5 +58,5 @@ def describe() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     return (
         f"{os.cpu_count()} CPUs ({platform.machine()}), {memory:.0f} GiB, {platform.system()} {platform.release()}, "
-        f"CPython {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+        f"CPython {platform.python_version()}"
     )

@@ -1,9 +1,8 @@
-"""A thousand parked long polls on one API process: their memory, how fast they wake, and what they hold open."""
+"""Thousands of parked long polls on one API process: what they cost, how fast they wake, and what they hold open."""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import resource
 import tempfile
 import time
@@ -18,14 +17,19 @@ from rollbook_client.messages import POLLING_LEASE_HEADER
 
 from . import work
 from .machine import Patience
-from .processes import Process, Server, free_port, memory_bytes, open_files, rollbook
+from .places import Place
+from .processes import Server, cpu_sec, free_port, memory_bytes, rollbook
 from .report import Floor, Report, Table, percentile
 
-SUBJECT = "1,000 parked long polls on one API process"
-PARKED = 1_000
+SUBJECT = "parked long polls on one API process"
+WATCHED_SEC = 5.0
+WAIT_SEC, LEASE_SEC = 100, 300
+"""No poll times out while they are measured."""
 SINGLY = 100
 MOST_MIB = 300
 MOST_WAKE_MS = 100.0
+WAKE_BAR_POLLS = 1_000
+"""So many are answered within that when they are woken at once; more need longer in proportion."""
 LIMIT_SEC = 60.0
 _MIB = 1024 * 1024
 
@@ -58,106 +62,92 @@ class Poller(asyncio.Protocol):
             self.answered.set_exception(exc or ConnectionError("the server closed a parked poll's connection"))
 
 
-class Outcome(msgspec.Struct):
+class Held(msgspec.Struct, frozen=True):
+    """What the server's processes hold and have used."""
+
+    memory: int
+    files: int
+    cpu_sec: float
+
+
+class Outcome(msgspec.Struct, frozen=True):
     """What was measured."""
 
-    memory_before: int = 0
-    memory_parked: int = 0
-    files_before: int = 0
-    files_parked: int = 0
-    single_ms: list[float] = []
-    herd_ms: list[float] = []
+    before: Held
+    parked: Held
+    later: Held
+    """`WATCHED_SEC` later."""
+    answered: Held
+    single_ms: list[float]
+    herd_ms: list[float]
 
 
-def run(*, quick: bool) -> Report:
+def run(place: Place, *, quick: bool) -> Report:
     """Park them, wake a hundred one by one and the rest at once."""
     patience = Patience()
     singly = SINGLY // 4 if quick else SINGLY
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the server inherits it
     try:
-        with tempfile.TemporaryDirectory(prefix="rollbook-bench-") as name:
+        with tempfile.TemporaryDirectory(prefix="rollbook-bench-") as name, place.ledger() as url:
             patience.wait()
-            outcome = _measure(Path(name), singly)
+            outcome = _measure(place, url, Path(name), singly)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return _report(outcome, patience)
+    return _report(place, outcome, patience)
 
 
-def _measure(folder: Path, singly: int) -> Outcome:
+def _measure(place: Place, url: str, folder: Path, singly: int) -> Outcome:
     port = free_port()
-    url = work.database_url(folder)
     command = rollbook(
         "serve",
         *("--no-scheduler", "--queue", work.QUEUE, "--port", str(port), "--database-url", url),
-        *("--result-wait", "60", "--lease-timeout", "300"),
+        *("--result-wait", f"{WAIT_SEC}", "--lease-timeout", f"{LEASE_SEC}"),
     )
     with Server(command, port=port, folder=folder) as server:
-        outcome = Outcome()
-        processes = server.processes()
-        outcome.memory_before, outcome.files_before = _held(processes, folder)
-        tokens = admit_over_http(server, PARKED + singly)
-        uvloop.run(_park_and_wake(outcome, server, processes, url, tokens, singly))
-        return outcome
+        return uvloop.run(_park_and_wake(place, server, url, singly))
 
 
-def _held(processes: list[Process], folder: Path) -> tuple[int, int]:
-    """Memory and descriptors on the database, over the server's processes."""
-    path = folder / "ledger.sqlite3"
-    return (
-        sum(memory_bytes(process) for process in processes),
-        sum(open_files(process, path) for process in processes),
-    )
+async def _park_and_wake(place: Place, server: Server, url: str, singly: int) -> Outcome:
+    processes = server.processes()
 
+    def held() -> Held:
+        return Held(
+            sum(memory_bytes(process) for process in processes),
+            place.holding(url, processes),
+            sum(cpu_sec(process) for process in processes),
+        )
 
-def admit_over_http(server: Server, count: int) -> dict[str, str]:
-    """Admit so many rollouts over one connection; their polling tokens by id."""
-    connection = http.client.HTTPConnection(server.HOST, server.port, timeout=LIMIT_SEC)
-    tokens = {}
-    for number in range(count):
-        rollout_id = f"over-http-{number}"
-        body = {
-            "initial_messages": [{"role": "user", "content": "17 x 23?"}],
-            "chat_completions_url": "http://127.0.0.1:9/v1",
-            "rollout_id": rollout_id,
-            "label": "391",
-        }
-        connection.request("POST", "/rollout", msgspec.json.encode(body), {"content-type": "application/json"})
-        answer = connection.getresponse()
-        text = answer.read()
-        if answer.status != 202:
-            raise ConnectionError(f"an admission was answered with {answer.status}: {text.decode()}")
-        tokens[rollout_id] = msgspec.json.decode(text)["polling_lease_token"]
-    connection.close()
-    return tokens
-
-
-async def _park_and_wake(
-    outcome: Outcome, server: Server, processes: list[Process], url: str, tokens: dict[str, str], singly: int
-) -> None:
     ledger = await Ledger.open(url)
     try:
-        pollers = await _park(server, ledger, tokens)
-        outcome.memory_parked, outcome.files_parked = _held(processes, Path(ledger.url.database or "").parent)
-        for rollout_id in list(tokens)[:singly]:
-            outcome.single_ms += await _wake(
-                ledger, Cancel(requested_by="bench", ids=(rollout_id,)), [pollers.pop(rollout_id)]
-            )
-        outcome.herd_ms = await _wake(ledger, Cancel(requested_by="bench", everything=True), list(pollers.values()))
+        ids = [f"parked-{number}" for number in range(place.parked_polls + singly)]
+        await asyncio.gather(*(ledger.submit(work.admit(rollout_id)) for rollout_id in ids))
+        before = held()
+        pollers = await _park(server, ledger, ids)
+        parked = held()
+        await asyncio.sleep(WATCHED_SEC)
+        later = held()
+        single_ms: list[float] = []
+        for rollout_id in ids[:singly]:
+            one = Cancel(requested_by="bench", ids=(rollout_id,))
+            single_ms += await _wake(ledger, one, [pollers.pop(rollout_id)])
+        herd_ms = await _wake(ledger, Cancel(requested_by="bench", everything=True), list(pollers.values()))
+        return Outcome(before, parked, later, held(), single_ms, herd_ms)
     finally:
         await ledger.close()
 
 
-async def _park(server: Server, ledger: Ledger, tokens: dict[str, str]) -> dict[str, Poller]:
+async def _park(server: Server, ledger: Ledger, ids: list[str]) -> dict[str, Poller]:
     """All polls sent, and their leases renewed: they wait."""
     loop = asyncio.get_running_loop()
     pollers = {}
-    for rollout_id, token in tokens.items():
-        request = f"GET /rollout/{rollout_id}/result HTTP/1.1\r\nhost: bench\r\n{POLLING_LEASE_HEADER}: {token}\r\n\r\n"
+    head = f"host: bench\r\n{POLLING_LEASE_HEADER}: {work.TOKEN}\r\n\r\n"
+    for rollout_id in ids:
+        request = f"GET /rollout/{rollout_id}/result HTTP/1.1\r\n{head}"
         pollers[rollout_id] = poller = Poller(request.encode())
         await loop.create_connection(lambda poller=poller: poller, server.HOST, server.port)  # type: ignore[misc]
     async with asyncio.timeout(LIMIT_SEC):
-        while await _renewals(ledger) < len(tokens):  # noqa: ASYNC110  # another process writes; its commits are seen here
+        while await _renewals(ledger) < len(ids):  # noqa: ASYNC110  # another process writes; its commits are seen here
             await asyncio.sleep(0.05)
     return pollers
 
@@ -183,20 +173,32 @@ def _content_length(head: bytes) -> int:
     return 0
 
 
-def _report(outcome: Outcome, patience: Patience) -> Report:
-    before, parked = outcome.memory_before / _MIB, outcome.memory_parked / _MIB
+def _report(place: Place, outcome: Outcome, patience: Patience) -> Report:
+    before, parked, later, answered = outcome.before, outcome.parked, outcome.later, outcome.answered
+    memory = parked.memory / _MIB
     rows = [
         (how, len(times), percentile(times, 0.5), percentile(times, 0.99), max(times))
         for how, times in (("one by one", outcome.single_ms), ("all at once", outcome.herd_ms))
     ]
+    count = len(outcome.single_ms) + len(outcome.herd_ms)
+    herd_ms = MOST_WAKE_MS * max(1.0, place.parked_polls / WAKE_BAR_POLLS)
     return Report(
         "polls",
-        SUBJECT,
+        f"{place.parked_polls:,} {SUBJECT}",
         (
             Table(
                 "held by the server",
-                ("", "memory MiB", "open files on the database"),
-                [("before", before, outcome.files_before), ("parked", parked, outcome.files_parked)],
+                ("", "memory MiB", place.held),
+                [("before", before.memory / _MIB, before.files), ("parked", memory, parked.files)],
+            ),
+            Table(
+                "CPU of the server",
+                ("while", "ms/poll", "ms/s"),
+                [
+                    ("they are sent and renewed", (parked.cpu_sec - before.cpu_sec) / count * 1_000, None),
+                    ("they wait", None, (later.cpu_sec - parked.cpu_sec) / WATCHED_SEC * 1_000),
+                    ("they are woken and answered", (answered.cpu_sec - later.cpu_sec) / count * 1_000, None),
+                ],
             ),
             Table(
                 "from a commit in another process to the whole answer",
@@ -205,14 +207,14 @@ def _report(outcome: Outcome, patience: Patience) -> Report:
             ),
         ),
         (
-            Floor("memory with all parked", parked, most=MOST_MIB, unit=" MiB"),
+            Floor("memory with all parked", memory, most=MOST_MIB, unit=" MiB"),
             Floor("woken one by one: p99", percentile(outcome.single_ms, 0.99), most=MOST_WAKE_MS, unit=" ms"),
-            Floor("woken at once: p99", percentile(outcome.herd_ms, 0.99), most=MOST_WAKE_MS, unit=" ms"),
-            Floor("more open files on the database", outcome.files_parked - outcome.files_before, most=4),
+            Floor("woken at once: p99", percentile(outcome.herd_ms, 0.99), most=herd_ms, unit=" ms"),
+            Floor(f"more {place.held}", parked.files - before.files, most=4),
         ),
         (
-            "Without a hint socket: the API looks at the file every 10 ms. The one client process that takes all the "
-            "answers is in the times.",
+            "Without a hint socket: the API of a SQLite ledger looks at the file every 10 ms. The one client process "
+            "that takes all the answers is in the times.",
             *patience.notes,
         ),
     )

@@ -240,6 +240,13 @@ def cpu_sec(process: Process) -> float:
     return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS_PER_SEC
 
 
+def whole_cpu_sec(pid: int) -> float:
+    """User and system seconds so far of a process, its descendants, and those of its children that have ended."""
+    ended = _stat(pid)
+    waited = 0.0 if ended is None else (int(ended[13]) + int(ended[14])) / _TICKS_PER_SEC
+    return waited + sum(cpu_sec(process) for process in tree(pid))
+
+
 def memory_bytes(process: Process) -> int:
     """Proportional share (PSS): pages shared with others count by parts; 0 for a process that is gone."""
     try:

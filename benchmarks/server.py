@@ -11,6 +11,7 @@ import msgspec
 
 from .driving import CLIENT_PROCESSES, Drive, drive
 from .machine import Patience
+from .places import Place
 from .processes import ROOT, Server, free_port, rollbook, shared_folder, watched
 from .report import Cell, Floor, Report, Table, median
 
@@ -30,22 +31,24 @@ class Sample(msgspec.Struct, frozen=True):
     drive: Drive
     cpu_sec: dict[str, float]
     peak_bytes: int
+    database_cpu_sec: float | None
 
 
 type Samples = dict[tuple[str, int], list[Sample]]
 
 
-def run(*, quick: bool) -> Report:
+def run(place: Place, *, quick: bool) -> Report:
     """Drive the servers in turn, round by round."""
     rounds = 1 if quick else 2
     patience = Patience()
     samples: Samples = {}
     with tempfile.TemporaryDirectory(prefix="rollbook-bench-") as name, ExitStack() as stack:
+        url = stack.enter_context(place.ledger())
         servers = {
             kind: stack.enter_context(server)
             for kind, server in (
                 (REFERENCE, reference(Path(name))),
-                (OURS, ours(Path(name))),
+                (OURS, ours(Path(name), url)),
                 (CEILING, ceiling(Path(name))),
             )
         }
@@ -56,8 +59,8 @@ def run(*, quick: bool) -> Report:
                 rollouts = _rollouts(callers, quick=quick)
                 for kind, server in servers.items():
                     patience.wait()
-                    samples.setdefault((kind, callers), []).append(_sample(server, rollouts, callers))
-    return _report(samples, patience)
+                    samples.setdefault((kind, callers), []).append(_sample(place, server, rollouts, callers))
+    return _report(samples, patience, quick=quick)
 
 
 def _rollouts(callers: int, *, quick: bool) -> int:
@@ -71,14 +74,14 @@ def reference(folder: Path) -> Server:
     return Server(command, port=port, folder=folder)
 
 
-def ours(folder: Path) -> Server:
-    """`rollbook serve` with one runner and a fresh ledger."""
+def ours(folder: Path, url: str) -> Server:
+    """`rollbook serve` with one runner over the ledger: one API, one scheduler."""
     port = free_port()
     command = rollbook(
         "serve",
         str(ROOT / "benchmarks" / "noop.py"),
         *("--port", str(port), "--runners", "1", "--max-concurrent", str(MAX_CONCURRENT)),
-        *("--database-url", f"sqlite:///{folder / 'ledger.sqlite3'}"),
+        *("--database-url", url),
     )
     return Server(command, port=port, folder=folder, ready=_can_run)
 
@@ -95,14 +98,17 @@ def ceiling(folder: Path) -> Server:
     return Server(command, port=port, folder=folder, probe="/rollout/any/result")
 
 
-def _sample(server: Server, rollouts: int, callers: int) -> Sample:
+def _sample(place: Place, server: Server, rollouts: int, callers: int) -> Sample:
     processes = server.processes()
+    before = place.cpu_sec()
     with watched(processes) as usage:
         result = drive(server.url, rollouts=rollouts, callers=callers, pids=[process.pid for process in processes])
-    return Sample(result, usage.cpu_sec, usage.peak_bytes)
+    after = place.cpu_sec()
+    spent = None if before is None or after is None else after - before
+    return Sample(result, usage.cpu_sec, usage.peak_bytes, spent)
 
 
-def _report(samples: Samples, patience: Patience) -> Report:
+def _report(samples: Samples, patience: Patience, *, quick: bool) -> Report:
     medians = {key: _median(drives) for key, drives in samples.items()}
     speed: list[tuple[Cell, ...]] = []
     ratios: list[tuple[Cell, ...]] = []
@@ -113,7 +119,7 @@ def _report(samples: Samples, patience: Patience) -> Report:
         ratios.append(
             (str(callers), own[0] / base[0], top[0] / base[0], own[3] / base[3], own[5] / base[5], own[6] / base[6])
         )
-        shares.append((str(callers), *_shares(samples[OURS, callers])))
+        shares.append((str(callers), *_shares(samples[OURS, callers], _rollouts(callers, quick=quick))))
     return Report(
         "server",
         SUBJECT,
@@ -137,7 +143,11 @@ def _report(samples: Samples, patience: Patience) -> Report:
                 ("callers", "rollouts/s", "ceiling's rollouts/s", "completion p50", "server CPU", "memory"),
                 ratios,
             ),
-            Table("Where Rollbook's CPU goes, ms/rollout", ("callers", *_ROLES), shares),
+            Table(
+                "Where Rollbook's CPU goes, ms/rollout; the database's own is in no other figure",
+                ("callers", *_ROLES, "database"),
+                shares,
+            ),
         ),
         _floors(medians),
         (
@@ -163,12 +173,16 @@ def _median(drives: list[Sample]) -> tuple[float, ...]:
     )
 
 
-def _shares(drives: list[Sample]) -> list[Cell]:
-    """The driver's total, split by what each process used while the driver ran."""
+def _shares(drives: list[Sample], rollouts: int) -> list[Cell]:
+    """The driver's total, split by what each process used while the driver ran; then what the database used."""
     total = median([sample.drive.server_cpu_ms_per_rollout for sample in drives])
     spent = {role: sum(sample.cpu_sec.get(role, 0.0) for sample in drives) for role in _ROLES}
     whole = sum(spent.values()) or 1.0
-    return [total * spent[role] / whole for role in _ROLES]
+    database = [sample.database_cpu_sec for sample in drives if sample.database_cpu_sec is not None]
+    return [
+        *(total * spent[role] / whole for role in _ROLES),
+        median(database) / rollouts * 1_000 if database else None,
+    ]
 
 
 def _floors(medians: dict[tuple[str, int], tuple[float, ...]]) -> tuple[Floor, ...]:

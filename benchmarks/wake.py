@@ -6,10 +6,8 @@ import asyncio
 import multiprocessing
 import random
 import socket
-import tempfile
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import uvloop
 
@@ -18,6 +16,7 @@ from rollbook_projections import RolloutState
 
 from . import work
 from .machine import Patience
+from .places import Place
 from .report import Cell, Floor, Report, Table, percentile
 
 SUBJECT = "from a submit in one process to the feed of another"
@@ -26,16 +25,16 @@ GAP_SEC = 0.01
 LIMIT_SEC = 60.0
 
 
-def run(*, quick: bool) -> Report:
-    """Measure with the hint socket that `serve` gives its children, and without one."""
+def run(place: Place, *, quick: bool) -> Report:
+    """Measure each way of the place: on SQLite with the hint socket that `serve` gives its children, and without."""
     submits = 100 if quick else 400
     patience = Patience()
     rows: list[tuple[Cell, ...]] = []
     floors: list[Floor] = []
-    for how, hinted in (("hint socket", True), ("file poll", False)):
-        with tempfile.TemporaryDirectory(prefix="rollbook-bench-") as name:
+    for how, hinted in place.ways_to_wake:
+        with place.ledger() as url:
             patience.wait()
-            appended, waked = _measure(Path(name), submits, hinted=hinted)
+            appended, waked = _measure(url, submits, hinted=hinted)
         rows.append((how, *(percentile(waked, share) for share in (0.5, 0.99, 1.0)), percentile(appended, 0.5)))
         floors.append(Floor(f"{how}: p99", percentile(waked, 0.99), most=MOST_P99_MS, unit=" ms"))
     return Report(
@@ -53,13 +52,12 @@ def run(*, quick: bool) -> Report:
     )
 
 
-def _measure(folder: Path, submits: int, *, hinted: bool) -> tuple[list[float], list[float]]:
+def _measure(url: str, submits: int, *, hinted: bool) -> tuple[list[float], list[float]]:
     """Milliseconds of each submit, and from its start to the other process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     receive, send = context.Pipe(duplex=False)
     with ours, theirs, receive, send:
-        url = work.database_url(folder)
         child = context.Process(target=_listen, args=(url, submits, theirs if hinted else None, send))
         child.start()
         try:

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import Server, ServerDied, cpu_sec, exists, free_port, memory_bytes, tree, watched
+from benchmarks.processes import (
+    Server,
+    ServerDied,
+    cpu_sec,
+    exists,
+    free_port,
+    memory_bytes,
+    tree,
+    watched,
+    whole_cpu_sec,
+)
 
 SERVING = """
 import http.server, subprocess, sys
@@ -66,3 +76,14 @@ def test_process_that_is_gone_uses_nothing() -> None:
         child.communicate()
     assert not exists(gone)
     assert (cpu_sec(gone), memory_bytes(gone)) == (0.0, 0)
+
+
+def test_whole_cpu_time_keeps_that_of_children_that_ended() -> None:
+    busy = "sum(range(5_000_000))"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{busy}']); print(flush=True); input()"
+    with subprocess.Popen((sys.executable, "-c", code), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        (own,) = tree(parent.pid)
+        assert whole_cpu_sec(parent.pid) > cpu_sec(own)
+        parent.communicate()

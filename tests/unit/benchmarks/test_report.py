@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.page import with_section
+from benchmarks.page import section, with_section
+from benchmarks.places import Files
 from benchmarks.report import Cell, Floor, Report, Table, markdown, number, percentile, terminal
 
 REPORT = Report(
@@ -72,3 +73,18 @@ def test_section_is_added_once_and_replaced_alone() -> None:
     assert page.count("<!-- benchmark one -->") == 1
     assert "first" not in page
     assert page.index("by hand") < page.index(r"again \1") < page.index("second")
+
+
+def test_section_names_what_was_run_and_where() -> None:
+    class Elsewhere(Files):
+        name = "elsewhere"
+        title = "Elsewhere"
+
+        def describe(self) -> str:
+            return "Elsewhere 7"
+
+    assert section(REPORT, Files(), quick=False).startswith("## sample: a subject\n\n`python -m benchmarks sample`, ")
+    text = section(REPORT, Elsewhere(), quick=True)
+    assert text.startswith("## sample on Elsewhere: ")
+    assert "`python -m benchmarks --database elsewhere sample --quick`, " in text
+    assert text.split("\n")[2].endswith(", Elsewhere 7.")

@@ -1,4 +1,4 @@
-"""What SQLite alone does with the ledger's rows: the same events and rollouts, without decider, hashes or threads."""
+"""What sqlite3 alone does with the ledger's rows: the same events and rollouts, without decider, hashes or threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ type Batch = tuple[list[Row], list[Row]]
 _EVENTS = ("position", "number", "seq", "type", "version", "recorded_at", "payload", "hash")
 
 
-def raw_submits_per_sec(folder: Path, callers: int, seconds: float) -> float:
+def submits_per_sec(folder: Path, callers: int, seconds: float) -> float:
     """Write the events of the folder's ledger again, one event a submit and as many a batch as there are callers."""
     with closing(sqlite3.connect(folder / "ledger.sqlite3")) as source:
         columns = [row[1] for row in source.execute("PRAGMA table_info(rollouts)")]
