@@ -77,8 +77,8 @@ class Proxy:
         self._tasks.add(task)
         try:
             await self._serve(reader, writer)
-        except GONE:
-            pass
+        except (*GONE, asyncio.CancelledError):
+            pass  # one of both ends is gone, or the test is over
         finally:
             writer.transport.abort()
             self._tasks.discard(task)

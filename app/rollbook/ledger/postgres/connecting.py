@@ -26,6 +26,13 @@ PLANNING = (
 """Settings for statements that find few rows by an index. Each is planned once, and perhaps while its tables are still
 empty: without these the plan would read whole tables, until statistics are gathered for the first time."""
 
+FORGETFUL_POOLER = (
+    "the pooler in front of the database forgets prepared statements between transactions; set "
+    "max_prepared_statements in PgBouncer (1.21 or later), use its session mode, or connect to the database itself"
+)
+_FORGOTTEN = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+"""A statement that we prepared is not there, or somebody else's is in its place."""
+
 Connection = Any
 """An `asyncpg.Connection`; the driver brings no types."""
 
@@ -79,4 +86,6 @@ def describe(error: BaseException) -> str:
     """An error in words, without a password: the driver names addresses and users, never those."""
     if isinstance(error, TimeoutError) and not str(error):
         return "the database does not answer"
+    if isinstance(error, _FORGOTTEN):
+        return FORGETFUL_POOLER
     return str(error) or type(error).__name__

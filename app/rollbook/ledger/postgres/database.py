@@ -65,10 +65,14 @@ class PostgresDatabase:
         try:
             connection = await connect(self.url)
             try:
+                self._pooling = await find_pooling(connection, self.url)
+            finally:
+                connection.terminate()
+            connection = await connect(self.url)
+            try:
                 self._clock.heard(
                     await connection.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
                 )
-                self._pooling = await find_pooling(connection, self.url)
             finally:
                 connection.terminate()
         except Exception as error:
