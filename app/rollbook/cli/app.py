@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import archiving, changing, draining, following, keeping, output, processes, reading, replaying
+from . import archiving, changing, doctor, draining, following, keeping, output, processes, reading, replaying
 from .failures import DEBUG_VARIABLE, FAILED, CommandError, describe
 
 USED_WRONGLY = 2
@@ -63,6 +63,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("drain", draining.drain, "Close admission; wait until all is done."),
     ("replay", replaying.replay, "Fold all events; compare; look back."),
     ("backup", archiving.backup, "Copy an SQLite ledger in use."),
+    ("doctor", doctor.doctor, "Check a deployment; say what to fix."),
     ("secret-key", keeping.secret_key, "Print a new secret key."),
 )
 for _name, _command, _summary in _COMMANDS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from rollbook_projections import Row
 
 from .batch import Committed
 from .commands import Command
+from .diagnosis import Diagnosis
 from .secrets import SecretKeys
 from .statements import Dialect
 from .urls import POSTGRES
@@ -185,6 +186,16 @@ class Database(Protocol):
         Raises:
             SecretKeyError: no key can be read or made, or the one that rollouts are waiting with is gone.
         """
+
+    def present_keys(self) -> SecretKeys | None:
+        """The same without making any; None where the first process would make one.
+
+        Raises:
+            SecretKeyError: as `keys` does.
+        """
+
+    def check_up(self) -> AsyncIterator[Diagnosis]:
+        """How the database itself is: `database` first, and alone where it cannot be used."""
 
     def committer(self) -> Committer:
         """A writer for this process."""

@@ -54,9 +54,9 @@ class MemberVitals(msgspec.Struct, frozen=True):
     free: int | None
     started_at: int
     beat_at: int
-    accepting: bool
+    accepting: int
     trouble: str | None
-    queues: tuple[str, ...]
+    queues: tuple[str, ...] = ()
 
     @property
     def host_name(self) -> str:
@@ -101,12 +101,9 @@ async def read_members(reader: Reader) -> list[MemberVitals]:
     """
     found: dict[str, MemberVitals] = {}
     for *row, queue in await reader.query(_MEMBERS):
-        member = found.get(row[0])
-        queues = () if queue is None else (queue,)
-        if member is None:
-            found[row[0]] = MemberVitals(*row[:9], accepting=bool(row[9]), trouble=row[10], queues=queues)
-        else:
-            found[row[0]] = msgspec.structs.replace(member, queues=member.queues + queues)
+        member = found.get(row[0]) or MemberVitals(*row)
+        queues = member.queues if queue is None else (*member.queues, queue)
+        found[row[0]] = msgspec.structs.replace(member, queues=queues)
     return list(found.values())
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from rollbook.ledger import codec
 from rollbook.ledger import commands as cmd
+from rollbook.ledger.clock import clock_trouble
 from rollbook.ledger.decide import MICROSECONDS
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.liveness import host_name, joined, known_dead, left
@@ -331,6 +332,8 @@ class Scheduler:
             troubles.append(f"runners: {self._pool.trouble}")
         if self._ledger.feed.trouble:
             troubles.append(f"feed: {self._ledger.feed.trouble}")
+        if (clock := clock_trouble(self._ledger.skew_us())) is not None:
+            troubles.append(clock)
         return "; ".join(troubles) or None
 
     async def _start_anew(self) -> None:

@@ -89,7 +89,7 @@ async def take_health(
                 member_id=member.member_id,
                 host=member.host_name,
                 beat_age_sec=member.beat_age_sec(now),
-                accepting=member.accepting,
+                accepting=bool(member.accepting),
                 trouble=member.trouble,
             )
             for member in alive(members, "api", now)
@@ -103,7 +103,7 @@ def _scheduler(member: MemberVitals, now_us: int) -> SchedulerHealth:
         member_id=member.member_id,
         host=member.host_name,
         beat_age_sec=member.beat_age_sec(now_us),
-        accepting=member.accepting,
+        accepting=bool(member.accepting),
         trouble=member.trouble,
         entrypoint=member.entrypoint,
         queues=member.queues,

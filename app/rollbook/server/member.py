@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from uuid import uuid4
 
+from rollbook.ledger.clock import clock_trouble
 from rollbook.ledger.commands import Beat, Leave, Register
 from rollbook.ledger.decide import MICROSECONDS
 from rollbook.ledger.ledger import Ledger
@@ -69,7 +70,8 @@ class ApiMember:
         """Say that this API is alive; whether the ledger took note of it. ``trouble`` tells why not."""
         try:
             try:
-                await self._ledger.submit(Beat(self.member_id, accepting=self._accepting()))
+                trouble = clock_trouble(self._ledger.skew_us())
+                await self._ledger.submit(Beat(self.member_id, accepting=self._accepting(), trouble=trouble))
             except SchedulerGone:
                 # Another API took this one for dead, or the clock jumped a day.
                 await self._register()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 
 import sqlalchemy as sa
 
 from rollbook.ledger.clock import SharedClock, host_clock_us
 from rollbook.ledger.database import Capabilities, Committer, Hints, Reads, Snapshot, Upkeep
+from rollbook.ledger.diagnosis import Diagnosis
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.secrets import SecretKeys
 
 from . import migrating, snapshot, upkeep
 from .blocking import blocking_connection
+from .checkup import check_server
 from .connecting import connect, is_outage, unavailable
 from .dialect import PostgresDialect
 from .hints import PostgresHints
@@ -48,6 +51,12 @@ class PostgresDatabase:
     def keys(self) -> SecretKeys:
         """From the environment only: processes on many machines must have the same."""
         return SecretKeys.load(None)
+
+    def present_keys(self) -> SecretKeys | None:
+        return self.keys()
+
+    def check_up(self) -> AsyncIterator[Diagnosis]:
+        return check_server(self.url, place=self.describe(), clock=self._clock)
 
     def _retried(self) -> None:
         self.retries += 1

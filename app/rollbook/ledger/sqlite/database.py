@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 
 import sqlalchemy as sa
 
 from rollbook.ledger.clock import host_clock_us
 from rollbook.ledger.database import Capabilities, Committer, Hints, Reads, Snapshot, Upkeep
+from rollbook.ledger.diagnosis import Diagnosis
 from rollbook.ledger.secrets import KEY_VARIABLE, SecretKeyError, SecretKeys
 
 from . import migrating, snapshot, upkeep
+from .checkup import check_files
 from .committer import StoreCommitter
 from .dialect import SqliteDialect
 from .engines import database_path, key_path
@@ -42,13 +45,22 @@ class SqliteDatabase:
 
     def keys(self) -> SecretKeys:
         """A first key is made only where nothing was sealed with another."""
+        return self.present_keys() or SecretKeys.load(key_path(self.url))
+
+    def present_keys(self) -> SecretKeys | None:
         path = key_path(self.url)
-        if not path.exists() and not os.environ.get(KEY_VARIABLE, "").strip() and self._holds_sealed():
+        if path.exists() or os.environ.get(KEY_VARIABLE, "").strip():
+            return SecretKeys.load(path)
+        if self._holds_sealed():
             raise SecretKeyError(
                 f"{path} is gone, and rollouts that are not over have secrets sealed with it; put it back, or set "
                 f"{KEY_VARIABLE} to a new key (`rollbook secret-key`) and those rollouts fail"
             )
-        return SecretKeys.load(path)
+        return None
+
+    async def check_up(self) -> AsyncIterator[Diagnosis]:
+        for found in check_files(self.url):
+            yield found
 
     def _holds_sealed(self) -> bool:
         reads = SqliteReads(self.url)

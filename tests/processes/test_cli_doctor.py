@@ -1,0 +1,53 @@
+"""`rollbook doctor`: what it says, and with which exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollbook.ledger.database import database_of
+from rollbook.ledger.urls import SQLITE, parse_url
+from rollbook.settings import DATABASE_VARIABLE
+from tests.support import ledger as make
+from tests.support.commands import CommandLine
+
+
+@pytest.fixture
+def rollbook(database_url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    monkeypatch.setenv(DATABASE_VARIABLE, database_url)
+    return CommandLine(database_url, capfd)
+
+
+def test_each_subject_is_a_line_and_each_fix_is_below_it(rollbook: CommandLine, database_url: str) -> None:
+    with make.writing(database_url) as writer:
+        writer.do(make.admit())
+    told = rollbook("doctor")
+    assert (told.code, told.err) == (1, "")
+    lines = told.out.splitlines()
+    at = next(
+        index for index, line in enumerate(lines) if line.startswith(f"FIX   queue {make.QUEUE}: 1 rollouts wait")
+    )
+    assert lines[at + 1] == f"      -> start one: `rollbook scheduler ENTRYPOINT --queue {make.QUEUE}`"
+    assert any(line.startswith("ok    schema: revision") for line in lines)
+    assert "to fix" in lines[-1]
+
+
+def test_json_has_every_diagnosis(rollbook: CommandLine, database_url: str) -> None:
+    told = rollbook("doctor", "--json")
+    assert told.json["ledger"] == database_of(parse_url(database_url)).describe()
+    levels = {found["subject"]: found["level"] for found in told.json["diagnoses"]}
+    assert levels["schema"] == levels["guards"] == levels["secret key"] == "ok"
+    assert told.json["well"] == ("error" not in levels.values())
+    assert told.code == (0 if told.json["well"] else 1)
+
+
+@pytest.mark.parametrize("database", [SQLITE], indirect=False)
+def test_a_ledger_that_is_well_is_told_so(rollbook: CommandLine, database: str) -> None:
+    told = rollbook("doctor")
+    assert told.code == 0
+    assert "FIX" not in told.out
+
+
+def test_a_ledger_that_is_not_there_is_a_fix_and_no_error(empty_url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    told = CommandLine(empty_url, capfd)("doctor", "--database-url", empty_url)
+    assert (told.code, told.err) == (1, "")
+    assert "rollbook db upgrade" in told.out
