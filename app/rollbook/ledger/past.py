@@ -117,9 +117,11 @@ def rollout_then(url: str | sa.URL, rollout_id: str, moment: Moment) -> RolloutT
     """
     database = database_of(parse_url(url) if isinstance(url, str) else url)
     check_database(database)
+    if not storable(rollout_id):
+        raise UnknownRollout(rollout_id)
     with database.snapshot() as snapshot:
-        found = snapshot.rows("SELECT number FROM rollouts WHERE rollout_id = ?", (rollout_id,))[:1]
-        if not storable(rollout_id) or not found:
+        found = snapshot.rows("SELECT number FROM rollouts WHERE rollout_id = ?", (rollout_id,))
+        if not found:
             raise UnknownRollout(rollout_id)
         ((number,),) = found
         archived = snapshot.rows(SELECT_ARCHIVED, (number,))

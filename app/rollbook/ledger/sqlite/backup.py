@@ -16,6 +16,9 @@ from rollbook.ledger.refusals import LedgerUnavailable
 from .engines import reader_engine
 from .snapshot import snapshot
 
+_BESIDE = ("-journal", "-wal", "-shm")
+"""What one that was killed may have left, and what must not be taken for a part of this one."""
+
 
 class Copied(msgspec.Struct, frozen=True):
     """What the copy holds."""
@@ -39,10 +42,19 @@ def backup(url: sa.URL, to: Path) -> Copied:
             raise FileRefused(f"{to} is there already; name another file")
         os.ftruncate(descriptor, 0)
         unfinished = unfinished_path(to)
-        _copy(url, unfinished)
-        head = _checked(unfinished)
+        _clear_beside(unfinished)
+        try:
+            _copy(url, unfinished)
+            head = _checked(unfinished)
+        finally:
+            _clear_beside(unfinished)
         publish(descriptor, to)
         return Copied(to.stat().st_size, *head)
+
+
+def _clear_beside(path: Path) -> None:
+    for rest in _BESIDE:
+        path.with_name(path.name + rest).unlink(missing_ok=True)
 
 
 def _copy(url: sa.URL, to: Path) -> None:
@@ -51,6 +63,7 @@ def _copy(url: sa.URL, to: Path) -> None:
         source = engine.raw_connection()
         target = sqlite3.connect(to)
         try:
+            target.execute("PRAGMA journal_mode=OFF")  # nothing is there to go back to
             # All pages in one step, which sees one state of the ledger: smaller ones begin anew whenever it is written.
             cast("sqlite3.Connection", source.driver_connection).backup(target)
         finally:
@@ -68,9 +81,15 @@ def _checked(path: Path) -> tuple[int, int]:
     Raises:
         FileRefused: it is not.
     """
-    with snapshot(sa.URL.create("sqlite", database=str(path))) as copy:
-        wrong = [*copy.damage(), *(f"trigger {name} is missing or changed" for name in copy.missing_guards())]
-        if wrong:
-            raise FileRefused(f"the copy is not sound: {wrong[0]}; no file was made, look with `rollbook audit verify`")
-        ((position, events),) = copy.rows("SELECT position, events FROM ledger_head")
+    wrong: list[str] = []
+    position = events = 0
+    try:
+        with snapshot(sa.URL.create("sqlite", database=str(path))) as copy:
+            wrong += copy.damage()
+            wrong += (f"trigger {name} is missing or changed" for name in copy.missing_guards())
+            ((position, events),) = copy.rows("SELECT position, events FROM ledger_head")
+    except LedgerUnavailable as error:
+        wrong.append(str(error.__cause__ or error))
+    if wrong:
+        raise FileRefused(f"the copy is not sound: {wrong[0]}; no file was made, look with `rollbook audit verify`")
     return position, events
