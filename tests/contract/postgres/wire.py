@@ -34,8 +34,11 @@ class Message(msgspec.Struct, frozen=True):
         return self.from_client and self.kind == b"Q" and self.body == text.encode() + b"\0"
 
     def begins(self, text: str) -> bool:
-        """Whether it is a statement, sent as text, that begins so."""
-        return self.from_client and self.kind == b"Q" and self.body.startswith(text.encode())
+        """Whether it is a statement that begins so, sent as text or to be prepared."""
+        if not self.from_client or self.kind not in (b"Q", b"P"):
+            return False
+        statement = self.body if self.kind == b"Q" else self.body.split(b"\0", 1)[1]
+        return statement.startswith(text.encode())
 
     def tells(self, tag: str) -> bool:
         """Whether it says that a statement with this tag was carried out."""

@@ -64,6 +64,7 @@ class PostgresHints:
         while True:
             try:
                 async with self._connected() as connection:
+                    await self._begin(connection)
                     backoff = FIRST_BACKOFF_SEC
                     await self._serve(connection)
             except OUTAGES as error:
@@ -82,14 +83,22 @@ class PostgresHints:
             self._listening = False
             connection.terminate()
 
-    async def _serve(self, connection: Connection) -> None:
-        """Listen and notify until the connection breaks."""
+    async def _begin(self, connection: Connection) -> None:
+        """Listen, where that is of any use."""
         own_pid = connection.get_server_pid()
 
         def heard(_connection: object, pid: int, _channel: str, _payload: str) -> None:
             if pid != own_pid and self._hinted is not None:
                 self._hinted()
 
+        if self._notifies():
+            await connection.add_listener(CHANNEL, heard)
+            self._listening = True
+        assert self._hinted is not None
+        self._hinted()  # whatever was said while nobody listened
+
+    async def _serve(self, connection: Connection) -> None:
+        """Notify, and hear others, until the connection breaks."""
         broken = asyncio.Event()
 
         def ended(_connection: object) -> None:
@@ -97,11 +106,8 @@ class PostgresHints:
             self._told.set()
 
         connection.add_termination_listener(ended)
-        if self._notifies():
-            await connection.add_listener(CHANNEL, heard)
-            self._listening = True
-        assert self._hinted is not None
-        self._hinted()  # whatever was said while nobody listened
+        if connection.is_closed():
+            return  # since before anybody was to be told
         while not broken.is_set():
             try:
                 async with asyncio.timeout(ALIVE_SEC):
