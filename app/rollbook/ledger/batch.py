@@ -18,7 +18,7 @@ from rollbook_projections import RolloutState, Row
 from . import commands as cmd
 from . import drains, members
 from .codec import CodecError
-from .decide import fair_share
+from .decide import Slots, fair_share
 from .refusals import Closure, CommandFailed, LedgerError, LedgerUnavailable
 from .statements import LARGEST_CHOICE, SELECT_LATE, Query, Statements, Steps, storable
 from .transaction import Transaction
@@ -128,10 +128,10 @@ class Batch:
         return list(ids)
 
     def _claim(self, command: cmd.Claim) -> Steps[tuple[RolloutState, ...]]:
-        others = yield from members.others_able(command.scheduler, self._statements.dialect, queues=command.queues)
+        slots = yield from members.slots_of_able(command.scheduler, self._statements.dialect, queues=command.queues)
         limit = command.limit
-        if command.free is not None and others:
-            limit = min(limit, (yield from self._share(command, command.free, others)))
+        if command.free is not None and len(slots) > 1:
+            limit = min(limit, (yield from self._share(command, command.free, slots)))
         claimed: list[RolloutState] = []
         last, size, left = 0, limit, MAX_CLAIM_LOOKS
         # What this transaction has claimed or ended already still waits in the database: look further then.
@@ -149,13 +149,14 @@ class Batch:
             last, left, size = found[-1].number, left - size, LARGEST_CHOICE
         return tuple(claimed)
 
-    def _share(self, command: cmd.Claim, free: int, others: dict[str, int]) -> Steps[int]:
+    def _share(self, command: cmd.Claim, free: int, slots: dict[str, int]) -> Steps[int]:
         counts = self.transaction.counts
         waiting = sum(counts[queue].queued for queue in command.queues if queue in counts)
-        # Counted here rather than told by them: what they have open is exact, whenever they last spoke.
-        held: dict[str, int] = dict((yield self._statements.open_attempts(list(others))))
-        free_elsewhere = sum(max(0, slots - held.get(name, 0)) for name, slots in others.items())
-        return fair_share(waiting, free=free, free_elsewhere=free_elsewhere)
+        # Counted here rather than told by the others: what they have open is exact, whenever they last spoke.
+        names = [name for name in slots if name != command.scheduler]
+        held: dict[str, int] = dict((yield self._statements.open_attempts(names)))
+        others = (Slots(slots[name] - held.get(name, 0), slots[name]) for name in names)
+        return fair_share(waiting, Slots(free, max(free, slots[command.scheduler])), others)
 
     def _known(self, query: Query) -> Steps[list[RolloutState]]:
         rows = yield query

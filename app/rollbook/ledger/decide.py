@@ -6,7 +6,7 @@ command needs to know more than the rollout's state, the `facts`, read in the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -156,11 +156,30 @@ def _cancel(state: RolloutState | None, facts: Facts, command: cmd.Cancel, now: 
     return (request, _cancelled()) if state.scheduler is None else (request,)
 
 
-def fair_share(waiting: int, *, free: int, free_elsewhere: int) -> int:
-    """How many of the waiting rollouts one scheduler may claim, by its part of all free slots; at least one."""
-    if free_elsewhere <= 0:
-        return waiting
-    return max(1, -(-waiting * free // (free + free_elsewhere)))
+class Slots(msgspec.Struct, frozen=True):
+    """How many slots a scheduler has, and how many of them are free."""
+
+    free: int
+    slots: int
+
+
+def fair_share(waiting: int, mine: Slots, others: Iterable[Slots]) -> int:
+    """How many of the waiting rollouts one scheduler may claim, so that all would be equally full; at least one.
+
+    The parts are rounded up, and whoever is fuller than that already has none. So when each has claimed its share in
+    turn, nothing is left that anybody has room for.
+    """
+    able = sorted((one for one in (mine, *others) if one.free > 0), key=lambda one: -one.free / one.slots)
+    free = slots = 0
+    for one in able:
+        # All taken so far keep the part `(free - waiting) / slots` free; those that have less take no part.
+        if slots and (free - waiting) * one.slots >= one.free * slots:
+            break
+        free += one.free
+        slots += one.slots
+    if free <= waiting:
+        return max(1, mine.free)
+    return max(1, mine.free - mine.slots * (free - waiting) // slots)
 
 
 def _claim(state: RolloutState | None, facts: Facts, command: cmd.Claim, now: int) -> Decision:

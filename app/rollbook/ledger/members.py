@@ -113,8 +113,8 @@ def leave(command: Leave, now: int) -> Steps[None]:
     yield _LEAVE, (now, command.member_id)
 
 
-def others_able(member_id: str, dialect: Dialect, *, queues: Sequence[str]) -> Steps[dict[str, int]]:
-    """The slots of the other schedulers that claim from any of these queues. Only a registered scheduler may claim.
+def slots_of_able(member_id: str, dialect: Dialect, *, queues: Sequence[str]) -> Steps[dict[str, int]]:
+    """The slots of this scheduler, which must be registered to claim, and of all others that claim from these queues.
 
     Raises:
         SchedulerGone: it was declared dead or never registered.
@@ -122,7 +122,7 @@ def others_able(member_id: str, dialect: Dialect, *, queues: Sequence[str]) -> S
     condition, parameters = dialect.is_any("q.queue", queues)
     rows = yield _ABLE.format(of_these_queues=condition), (member_id, *parameters)
     slots: dict[str, int] = dict(rows)
-    if slots.pop(member_id, None) is None:
+    if member_id not in slots:
         raise SchedulerGone(member_id)
     return slots
 

@@ -1,4 +1,4 @@
-"""Several schedulers at one queue: each claim gets its share by free slots, and what others leave is left to nobody."""
+"""Several schedulers at one queue: each claim gets its share by free slots, and together they take all."""
 
 import msgspec
 import pytest
@@ -43,11 +43,11 @@ def test_first_of_two_idle_schedulers_gets_its_share(
 
 
 def test_what_is_left_is_for_the_other(writer: Writing) -> None:
-    writer.batch(join("s-1", 4), join("s-2", 4))
-    fill(writer, 8)
-    assert claimed(writer, fair("s-1", 4, limit=4)) == 4
-    # The first one is full now, which the ledger knows without being told.
-    assert claimed(writer, fair("s-2", 4, limit=4)) == 4
+    writer.batch(join("s-1", 8), join("s-2", 8))
+    fill(writer, 10)
+    assert claimed(writer, fair("s-1", 8, limit=8)) == 5
+    # The first one is as full as it is to be, which the ledger knows without being told.
+    assert claimed(writer, fair("s-2", 8, limit=8)) == 5
 
 
 def test_slots_that_were_given_back_count_at_once(writer: Writing) -> None:
