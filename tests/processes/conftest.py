@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Deployment
+from tests.support.databases import NewLedger
+from tests.support.processes import Deployment, deployed
 
 
 @pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    deployment = Deployment(tmp_path)
-    yield deployment
-    deployment.close()
+def deployment(database: str, new_ledger: NewLedger, tmp_path: Path) -> Iterator[Deployment]:
+    with deployed(database, new_ledger, tmp_path) as deployment:
+        yield deployment

@@ -8,7 +8,6 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from rollbook.ledger.urls import parse_url
 from rollbook.server.answers import json_bytes
 from rollbook.server.pages import events_page, rollouts_page
 from rollbook.server.query import RolloutsQuery
+from rollbook.settings import DATABASE_VARIABLE
 from rollbook_client.events import StageSpan
 from tests.support import ledger as make
 from tests.support.commands import CommandLine, Outcome, outcome, start
@@ -29,10 +29,9 @@ ODD_ID = "odd \x1b[31m id"
 
 
 @pytest.fixture
-def database_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    url = f"sqlite:///{tmp_path}/ledger.sqlite3"
-    monkeypatch.setenv("ROLLBOOK_DATABASE_URL", url)
-    return url
+def database_url(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(DATABASE_VARIABLE, database_url)
+    return database_url
 
 
 @pytest.fixture

@@ -8,14 +8,19 @@ import select
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
+from rollbook.ledger.database import database_of
+from rollbook.ledger.urls import DEFAULT_DATABASE_URL, POSTGRES, SQLITE, parse_url
+from rollbook.settings import DATABASE_VARIABLE
 from rollbook.supervisor import EX_CONFIG, EX_KILLED
 from rollbook_client import RolloutClient
 from tests.support.commands import environment, outcome, start
+from tests.support.databases import NewLedger
 
 LIMIT_SEC = 60
 STOPPED = "rollbook: stopped\n"
@@ -42,10 +47,24 @@ class Endless(AgentWorkflow):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(database: str, new_ledger: NewLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where commands run. On SQLite they are told nothing of a ledger, and make theirs."""
     (tmp_path / "flow.py").write_text(FLOW)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    with ExitStack() as stack:
+        if database == POSTGRES:
+            monkeypatch.setenv(DATABASE_VARIABLE, stack.enter_context(new_ledger(database, tmp_path)))
+        yield tmp_path
+
+
+@pytest.fixture
+def place(folder: Path) -> str:
+    """How commands name the ledger."""
+    return database_of(parse_url(os.environ.get(DATABASE_VARIABLE, DEFAULT_DATABASE_URL))).describe()
+
+
+# What starts before any ledger is looked at: one database is enough.
+on_a_file = pytest.mark.parametrize("database", [SQLITE], indirect=True)
 
 
 class Server:
@@ -131,10 +150,9 @@ def wait_until_ended(pids: set[int]) -> None:
 
 
 async def test_serve_says_where_it_listens_runs_rollouts_and_ends_cleanly_when_interrupted(
-    server: Server, folder: Path
+    server: Server, place: str
 ) -> None:
-    ledger = folder / ".rollbook" / "ledger.sqlite3"
-    assert server.ready_line == f"rollbook: listening on {server.url} (queue flow, ledger {ledger})\n"
+    assert server.ready_line == f"rollbook: listening on {server.url} (queue flow, ledger {place})\n"
     assert await server.run_rollout("r-1") == "success"
     assert server.end(signal.SIGINT) == (0, "")
 
@@ -176,6 +194,7 @@ async def test_nobody_outlives_a_killed_serve(server: Server) -> None:
     wait_until_ended(server.pids)
 
 
+@on_a_file
 @pytest.mark.parametrize(
     ("command", "source", "says"),
     [
@@ -192,6 +211,7 @@ def test_entrypoint_that_cannot_be_loaded_ends_the_command_with_the_reason(
     assert says in ended.error_line
 
 
+@on_a_file
 def test_file_that_is_not_there_is_told_before_anything_is_made(folder: Path) -> None:
     for arguments in (("serve", "missing.py"), ("serve", "missing.py:backend"), ("scheduler", "missing.py")):
         ended = outcome(start(*arguments))
@@ -200,14 +220,13 @@ def test_file_that_is_not_there_is_told_before_anything_is_made(folder: Path) ->
     assert not (folder / ".rollbook").exists()
 
 
-async def test_api_and_scheduler_run_apart(folder: Path) -> None:
+async def test_api_and_scheduler_run_apart(folder: Path, place: str) -> None:
     server = Server("--no-scheduler", "--queue", "flow")
     assert children(server.process.pid) == []
     scheduler = start("scheduler", "flow.py")
     assert scheduler.stdout is not None
     try:
-        ledger = folder / ".rollbook" / "ledger.sqlite3"
-        ready = f"rollbook: scheduler ready (queue flow, entrypoint flow.py, ledger {ledger})\n"
+        ready = f"rollbook: scheduler ready (queue flow, entrypoint flow.py, ledger {place})\n"
         assert scheduler.stdout.readline() == ready
         assert await server.run_rollout("r-1") == "success"
         family = descendants(scheduler.pid)
@@ -258,6 +277,7 @@ async def test_killed_scheduler_command_leaves_nobody_behind(folder: Path) -> No
     wait_until_ended(family)
 
 
+@on_a_file
 async def test_api_key_is_asked_for_and_read_from_the_named_variable(folder: Path) -> None:
     server = Server("--no-scheduler", "--queue", "q", "--api-key-env", "TRAINER_KEY", TRAINER_KEY="open sesame")
     try:
@@ -269,6 +289,7 @@ async def test_api_key_is_asked_for_and_read_from_the_named_variable(folder: Pat
         kill(server.process)
 
 
+@on_a_file
 async def test_files_in_the_current_folder_do_not_pass_for_libraries(folder: Path) -> None:
     (folder / "litestar.py").write_text("raise SystemExit('the wrong litestar')")
     server = Server("flow.py")

@@ -11,6 +11,7 @@ import pytest
 
 from rollbook.ledger.audit import audit
 from rollbook.ledger.replay import verify_replay
+from rollbook.ledger.urls import SQLITE
 from tests.support.ledger import rows
 from tests.support.processes import RUNNER_MODULE, Deployment, Started, until
 
@@ -19,6 +20,12 @@ ON_A_TERMINAL = (
     "-c",
     "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, '-m', 'rollbook', 'demo'])))",
 )
+
+
+@pytest.fixture
+def database() -> str:
+    """Its ledger is a file of its own."""
+    return SQLITE
 
 
 def ledger_url(deployment: Deployment) -> str:
@@ -62,7 +69,7 @@ def test_demo_shows_rewards_durations_ledger_and_queries_without_a_terminal(fini
 def test_demo_leaves_a_whole_ledger_with_right_and_wrong_answers(finished: tuple[Deployment, str]) -> None:
     url = ledger_url(finished[0])
     assert rows(url, "SELECT status, count(*) FROM rollouts GROUP BY status") == [("success", 40)]
-    rewards = dict(rows(url, "SELECT reward, count(*) FROM reward_outcomes GROUP BY reward"))
+    rewards: dict[float, int] = dict(rows(url, "SELECT reward, count(*) FROM reward_outcomes GROUP BY reward"))
     assert rewards.keys() == {0.0, 1.0}, "the policy makes mistakes, but not always"
     assert verify_replay(url) == []
     assert audit(url) == []

@@ -9,13 +9,17 @@ from typing import Any
 
 import httpx
 
+from rollbook.ledger.postgres.connecting import APPLICATION
 from tests.support.processes import CHAT_URL, LIMIT_SEC, Deployment, Started, until
 
 POLLS = 1_000
 
 
-def open_database_files(api: Started) -> int:
-    """How many descriptors of the process are of the database: its file, log, shared memory or lock."""
+def held_of_the_database(deployment: Deployment, api: Started) -> int:
+    """How many sessions the API has on PostgreSQL, and of a file how many descriptors: of it, its log or its lock."""
+    if deployment.on_postgres:
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = ?"
+        return int(deployment.number(sessions, APPLICATION))
     count = 0
     for descriptor in Path(f"/proc/{api.pid}/fd").iterdir():
         try:
@@ -58,12 +62,13 @@ async def test_parked_polls_hold_no_database_connection_and_are_all_woken(deploy
         renewals = "SELECT count(*) FROM events WHERE type = 'lease_renewed'"
         first = asyncio.create_task(poll(deployment, admissions[0]))
         await until(lambda: deployment.number(renewals) == 1, what="a parked poll")
-        few = open_database_files(api)
+        few = held_of_the_database(deployment, api)
+        assert few > 0
 
         others = [asyncio.create_task(poll(deployment, admission)) for admission in admissions[1:]]
         await until(lambda: deployment.number(renewals) == POLLS, what="a thousand parked polls")
         assert not any(task.done() for task in (first, *others))
-        assert open_database_files(api) == few
+        assert held_of_the_database(deployment, api) == few
         assert len(list(Path(f"/proc/{api.pid}/fd").iterdir())) > POLLS
 
         await http.post("/rollout/cancel", json={"all": True})

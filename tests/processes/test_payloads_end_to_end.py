@@ -12,7 +12,9 @@ import httpx
 import pytest
 
 from rollbook_client import POLLING_LEASE_HEADER
-from tests.support.processes import CHAT_URL, LIMIT_SEC, Deployment
+from tests.support.databases import DATABASES, NewLedger
+from tests.support.ledger import ledger_path
+from tests.support.processes import CHAT_URL, LIMIT_SEC, Deployment, deployed
 
 BIG = "é" * 1_000_000  # 2 MB in UTF-8
 NUL = "before\x00after \x01\x1f\x7f"
@@ -30,16 +32,18 @@ AWKWARD: dict[str, Any] = {
     "nested": [[[[[{"deep": [None, True, 1.5, ""]}]]]]],
     "": {"": ""},
 }
+NOTHING_TO_SHOW = {"cancel_summary", "cancellation_log", "lease_losses", "open_rollouts"}
 SURROGATE = "half \ud83d of a pair"
 
 
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    deployment = Deployment(tmp_path_factory.mktemp("payloads"))
-    deployment.api()
-    deployment.scheduler()
-    yield deployment
-    deployment.close()
+@pytest.fixture(scope="module", params=DATABASES)
+def deployment(
+    request: pytest.FixtureRequest, new_ledger: NewLedger, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    with deployed(request.param, new_ledger, tmp_path_factory.mktemp("payloads")) as deployment:
+        deployment.api()
+        deployment.scheduler()
+        yield deployment
 
 
 async def run(deployment: Deployment, rollout_id: str, **fields: Any) -> dict[str, Any]:
@@ -69,17 +73,23 @@ def recorded(deployment: Deployment, rollout_id: str, kind: str) -> Any:
 
 
 def assert_views_read(deployment: Deployment) -> None:
-    """Every view, by the `sqlite3` that anybody has."""
+    """Every view, of a file by the `sqlite3` that anybody has."""
+    if deployment.on_postgres:
+        views = [row[0] for row in deployment.rows("SELECT viewname FROM pg_views WHERE schemaname = 'public'")]
+        assert len(views) >= 5
+        for view in views:
+            assert deployment.rows(f"SELECT * FROM {view}") or view in NOTHING_TO_SHOW, view
+        return
     views = [row[0] for row in deployment.rows("SELECT name FROM sqlite_master WHERE type = 'view'")]
     assert len(views) >= 5
     for view in views:
         done = subprocess.run(
-            ["sqlite3", "-readonly", "-bail", str(deployment.database), f"SELECT * FROM {view}"],
+            ["sqlite3", "-readonly", "-bail", str(ledger_path(deployment.database_url)), f"SELECT * FROM {view}"],
             capture_output=True,
             timeout=LIMIT_SEC,
         )
         assert (done.returncode, done.stderr) == (0, b""), view
-        if view != "cancellation_log":
+        if view not in NOTHING_TO_SHOW:
             assert done.stdout.decode("utf-8", "strict").strip(), view
 
 

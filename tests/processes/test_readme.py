@@ -7,12 +7,21 @@ import shlex
 import subprocess
 import sys
 
+import pytest
+
+from rollbook.ledger.urls import SQLITE
 from tests.architecture.sources import ROOT
 from tests.support.processes import LIMIT_SEC, Deployment, until
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def database() -> str:
+    """What needs no server."""
+    return SQLITE
 
 
 def run(deployment: Deployment, *arguments: str) -> str:

@@ -18,7 +18,7 @@ from tests.support.processes import API_MODULE, CHAT_URL, RUNNER_MODULE, SCHEDUL
 ROLLOUTS = 200
 WAIT_SEC = 1.0
 LEASE_SEC = 4.0
-SHORT_LEASE = {"result_wait_timeout_sec": WAIT_SEC, "polling_lease_timeout_sec": LEASE_SEC}
+SHORT_LEASE: dict[str, Any] = {"result_wait_timeout_sec": WAIT_SEC, "polling_lease_timeout_sec": LEASE_SEC}
 
 
 async def admit(client: RolloutClient, rollout_id: str) -> RolloutHandle:

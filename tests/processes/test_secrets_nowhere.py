@@ -1,4 +1,4 @@
-"""After rollouts whose code is careless with its secrets: no file holds them, in any form."""
+"""After rollouts whose code is careless with its secrets: no file and no table holds them, in any form."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from rollbook_client import RolloutHandle, RolloutResultResponse
+from tests.support.contents import all_bytes
 from tests.support.processes import Deployment, until
 
 API_KEY = "sk-Rq7/+zXv9=Kd03 mW5tYb81-llm"
@@ -40,18 +41,23 @@ def forms(secret: str) -> set[bytes]:
     }
 
 
+def secrets_in(content: bytes) -> list[str]:
+    """The names of the secrets that it holds."""
+    return [name for name, secret in SECRETS.items() if any(form in content for form in forms(secret))]
+
+
 def leaks(folder: Path) -> list[tuple[str, str]]:
     """Files below a folder that hold a secret, with its name."""
-    found = []
-    for path in folder.rglob("*"):
-        if path.is_file():
-            content = path.read_bytes()
-            found += [
-                (str(path.relative_to(folder)), name)
-                for name, secret in SECRETS.items()
-                if any(form in content for form in forms(secret))
-            ]
-    return found
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [(str(path.relative_to(folder)), name) for path in files for name in secrets_in(path.read_bytes())]
+
+
+def assert_nowhere(deployment: Deployment) -> None:
+    """No secret is in a file, in the database or in what the database logs."""
+    assert leaks(deployment.folder) == []
+    kept = all_bytes(deployment.database_url)
+    assert b"hush" in kept
+    assert secrets_in(kept) == []
 
 
 async def admit(client: Any, name: str, plan: dict[str, Any]) -> RolloutHandle:
@@ -75,12 +81,12 @@ def quiet(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 async def run_all(deployment: Deployment, plans: dict[str, dict[str, Any]]) -> dict[str, RolloutResultResponse]:
-    """Every plan's result; the folder is searched in the middle too, while secrets still lie sealed in the ledger."""
+    """Every plan's result; they are searched for in the middle too, while secrets still lie sealed in the ledger."""
     async with deployment.client() as client:
         handles = {name: await admit(client, name, plan) for name, plan in plans.items()}
         await handles["cancelled"].wait_for_running()
         assert deployment.number("SELECT count(*) FROM secrets") > 0
-        assert leaks(deployment.folder) == []
+        assert_nowhere(deployment)
         await client.cancel_rollout("cancelled")
         results = dict(zip(handles, await asyncio.gather(*handles.values()), strict=True))
     async with httpx.AsyncClient() as http:
@@ -102,7 +108,7 @@ def assert_told_without_secrets(results: dict[str, RolloutResultResponse]) -> No
 
 
 @pytest.mark.parametrize("shape", ["serve", "apart", "embedded"])
-async def test_secrets_are_in_no_file(deployment: Deployment, shape: str) -> None:
+async def test_secrets_are_nowhere(deployment: Deployment, shape: str) -> None:
     plans = PLANS
     if shape == "serve":
         deployment.serve("--max-attempts", "2")
@@ -124,10 +130,10 @@ async def test_secrets_are_in_no_file(deployment: Deployment, shape: str) -> Non
     )
     assert deployment.number("SELECT count(*) FROM secrets") == 0
     assert (deployment.folder / ".rollbook/artifacts/good/notes.txt").is_file()
-    assert leaks(deployment.folder) == []
+    assert_nowhere(deployment)
     for started in deployment.started:
         await started.stop()
-    assert leaks(deployment.folder) == []
+    assert_nowhere(deployment)
     deployment.check_ledger()
 
 

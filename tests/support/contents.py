@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rollbook.ledger.sqlite.engines import database_path
 from rollbook.ledger.urls import POSTGRES, parse_url
 from tests.support.postgres import execute
@@ -11,10 +13,13 @@ _COLUMNS = "SELECT column_name, data_type FROM information_schema.columns WHERE 
 
 
 def all_bytes(database_url: str) -> bytes:
-    """SQLite's file with its log and all else in its folder; on PostgreSQL every value of every table."""
+    """SQLite's file with its log and all else in its folder; on PostgreSQL every value of every table, and the
+    messages of the server, where it is the tests' own."""
     url = parse_url(database_url)
     if url.get_backend_name() == POSTGRES:
-        return b"\n".join(_values(database_url, table) for (table,) in execute(database_url, _TABLES))
+        messages = Path(str(url.query.get("host"))) / "log"
+        values = [_values(database_url, table) for (table,) in execute(database_url, _TABLES)]
+        return b"\n".join([*values, messages.read_bytes() if messages.is_file() else b""])
     return b"".join(path.read_bytes() for path in database_path(url).parent.iterdir() if path.is_file())
 
 

@@ -15,8 +15,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,10 +25,14 @@ import httpx
 import msgspec
 
 from rollbook.ledger.audit import audit
+from rollbook.ledger.postgres.store import WRITE_LOCK
 from rollbook.ledger.replay import verify_replay
+from rollbook.ledger.urls import POSTGRES, parse_url
 from rollbook.settings import ApiSettings, SchedulerSettings
 from rollbook_client import RolloutClient
-from tests.support.ledger import ledger_path, rows
+from tests.support.databases import NewLedger, secret_key_of
+from tests.support.ledger import ledger_path
+from tests.support.sql import Shell, shell
 
 LIMIT_SEC = 60.0
 LOOK_PAUSE_SEC = 0.02
@@ -74,6 +78,11 @@ async def until[T](look: Callable[[], T], *, what: str, limit_sec: float = LIMIT
             raise TimeoutError(f"not within {limit_sec:g} s: {what}")
         await asyncio.sleep(LOOK_PAUSE_SEC)
     return found
+
+
+def url_of(port: int) -> str:
+    """The URL of an API on a port of this machine."""
+    return f"http://127.0.0.1:{port}"
 
 
 def free_port() -> int:
@@ -122,31 +131,38 @@ class Started:
 class Deployment:
     """Processes over one ledger in a folder of their own; close it to end all of them."""
 
-    def __init__(self, folder: Path, **variables: str) -> None:
+    def __init__(self, folder: Path, database_url: str | None = None, **variables: str) -> None:
+        """Without a URL the ledger is a file that the processes make."""
         self.folder = folder
         self.logs = folder / "logs"
         self.logs.mkdir()
-        self.database = folder / "ledger" / "ledger.sqlite3"
-        self.database_url = f"sqlite:///{self.database}"
+        self.database_url = database_url or f"sqlite:///{folder}/ledger/ledger.sqlite3"
+        self.on_postgres = parse_url(self.database_url).get_backend_name() == POSTGRES
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = url_of(self.port)
         self._mark = f"{MARK_VARIABLE}={uuid4().hex}"
-        self._variables = variables
+        self._variables = {**secret_key_of(self.database_url), **variables}
+        self._reading = ExitStack()
+        self._shell: Shell | None = None
         self.started: list[Started] = []
 
     # Starting and ending
 
-    def api(self, **changes: Any) -> Started:
-        """An API process of its own, on this deployment's port."""
-        settings = msgspec.structs.replace(API, database_url=self.database_url, port=self.port, **changes)
+    def api(self, *, variables: Mapping[str, str] | None = None, **changes: Any) -> Started:
+        """An API process of its own, on this deployment's port unless the changes name another."""
+        settings = msgspec.structs.replace(API, **{"database_url": self.database_url, "port": self.port, **changes})
         text = msgspec.json.encode(settings).decode()
-        return self.start("api", "-m", API_MODULE, ROLLBOOK_API_SETTINGS=text)
+        return self.start("api", "-m", API_MODULE, ROLLBOOK_API_SETTINGS=text, **(variables or {}))
 
-    def scheduler(self, **changes: Any) -> Started:
+    def scheduler(self, *, variables: Mapping[str, str] | None = None, **changes: Any) -> Started:
         """A scheduler process of its own, with its runners."""
-        settings = msgspec.structs.replace(SCHEDULER, database_url=self.database_url, **changes)
+        settings = msgspec.structs.replace(SCHEDULER, **{"database_url": self.database_url, **changes})
         text = msgspec.json.encode(settings).decode()
-        return self.start("scheduler", "-m", SCHEDULER_MODULE, ROLLBOOK_SCHEDULER_SETTINGS=text)
+        return self.start("scheduler", "-m", SCHEDULER_MODULE, ROLLBOOK_SCHEDULER_SETTINGS=text, **(variables or {}))
+
+    def command(self, name: str, *arguments: str) -> Started:
+        """`rollbook NAME …` over this deployment's ledger."""
+        return self.start(name, "-m", "rollbook", name, *arguments, ROLLBOOK_DATABASE_URL=self.database_url)
 
     def serve(self, *options: str, entrypoint: Path = CHOSEN) -> Started:
         """`rollbook serve` over this deployment's ledger and port."""
@@ -205,23 +221,24 @@ class Deployment:
             self.kill()
         for started in self.started:
             started.kill()
+        self._reading.close()
 
     # Asking
 
     @asynccontextmanager
-    async def client(self, **options: Any) -> AsyncIterator[RolloutClient]:
+    async def client(self, url: str | None = None, **options: Any) -> AsyncIterator[RolloutClient]:
         """A client; what is done with it must be over within the limit."""
-        async with asyncio.timeout(LIMIT_SEC), RolloutClient(url=self.url, **options) as client:
+        async with asyncio.timeout(LIMIT_SEC), RolloutClient(url=url or self.url, **options) as client:
             yield client
 
-    async def answering(self, *, api_key: str | None = None) -> dict[str, Any]:
+    async def answering(self, url: str | None = None, *, api_key: str | None = None) -> dict[str, Any]:
         """The health object, once there is an API that answers."""
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         async with httpx.AsyncClient(headers=headers) as http:
             deadline = time.monotonic() + LIMIT_SEC
             while True:
                 with suppress(httpx.TransportError):
-                    answer = await http.get(f"{self.url}/health")
+                    answer = await http.get(f"{url or self.url}/health")
                     if answer.status_code == 200:
                         health: dict[str, Any] = answer.json()
                         return health
@@ -246,7 +263,13 @@ class Deployment:
     # The ledger
 
     def rows(self, text: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        return rows(self.database_url, text, parameters)
+        if not self.on_postgres:
+            with shell(self.database_url) as opened:
+                return opened.rows(text, parameters)
+        # Kept open: connecting anew for each look would cost more than the looking.
+        if self._shell is None:
+            self._shell = self._reading.enter_context(shell(self.database_url))
+        return self._shell.rows(text, parameters)
 
     def number(self, text: str, *parameters: Any) -> Any:
         """The one value that a query answers."""
@@ -269,7 +292,8 @@ class Deployment:
         """One end for each rollout that is over, attempts one after the other, rows as the events say, hashes right."""
         ends = self.rows(
             "SELECT r.rollout_id, count(e.position), r.finished_at IS NOT NULL FROM rollouts r"
-            " LEFT JOIN events e ON e.number = r.number AND e.type = 'rollout_finished' GROUP BY r.number"
+            " LEFT JOIN events e ON e.number = r.number AND e.type = 'rollout_finished'"
+            " GROUP BY r.number, r.rollout_id, r.finished_at"
         )
         assert [row for row in ends if row[1] != row[2]] == []
         last: dict[str, str] = {}
@@ -295,6 +319,8 @@ class Deployment:
         await until(stopped, what="a moment in which the process writes nothing")
 
     def _lock_is_free(self) -> bool:
+        if self.on_postgres:
+            return bool(self.number("SELECT pg_try_advisory_xact_lock(?)", WRITE_LOCK))
         path = ledger_path(self.database_url)
         with path.with_name(path.name + ".lock").open("rb") as lock:
             for _ in range(100):
@@ -305,3 +331,14 @@ class Deployment:
                     continue
                 return True
         return False
+
+
+@contextmanager
+def deployed(database: str, new_ledger: NewLedger, folder: Path, **variables: str) -> Iterator[Deployment]:
+    """A deployment over an empty ledger of that database for a block; its files lie in the folder."""
+    with ExitStack() as stack:
+        # On SQLite the first process makes the ledger, as it does for users.
+        url = stack.enter_context(new_ledger(database, folder)) if database == POSTGRES else None
+        deployment = Deployment(folder, url, **variables)
+        stack.callback(deployment.close)
+        yield deployment
