@@ -5,9 +5,12 @@ Times are microseconds since the epoch, UTC.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
+
+from rollbook_projections.views import view_sql
 
 from . import statements as sql
 from .reader import Reader, StoredEvent
@@ -59,18 +62,21 @@ class EventView(msgspec.Struct, frozen=True, gc=False):
 
 _ACTIVE = "finished_at IS NULL OR scheduler IS NOT NULL"
 _REWARD = (
-    "(SELECT sum(s.value * s.weight) FROM scores s"
-    " WHERE s.number = r.number AND s.kind = 'reward' AND s.attempt = r.attempt)"
+    "(SELECT {weighted:s} FROM scores s WHERE s.number = r.number AND s.kind = 'reward' AND s.attempt = r.attempt)"
 )
 _ELSEWHERE = {"active": f"({_ACTIVE})", "label": "a.label", "reward": _REWARD, "err_message": "o.err_message"}
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(RolloutView))
 
 
-def _views(selection: str) -> str:
+@cache
+def _columns(backend: str) -> str:
+    return view_sql(", ".join(_ELSEWHERE.get(name, f"r.{name}") for name in _FIELDS), backend)
+
+
+def _views(reader: Reader, selection: str) -> str:
     """The views of the rows of `rollouts` that a selection names, the newest first."""
-    columns = ", ".join(_ELSEWHERE.get(name, f"r.{name}") for name in _FIELDS)
     return (
-        f"SELECT {columns} FROM (SELECT * FROM rollouts WHERE {selection}) r"
+        f"SELECT {_columns(reader.backend)} FROM (SELECT * FROM rollouts WHERE {selection}) r"
         " LEFT JOIN admissions a ON a.number = r.number LEFT JOIN outcomes o ON o.number = r.number"
         " ORDER BY r.number DESC"
     )
@@ -82,7 +88,7 @@ async def rollout_view(reader: Reader, number: int) -> RolloutView | None:
     Raises:
         LedgerUnavailable: the ledger cannot be read.
     """
-    rows = await reader.query(_views("number = ?"), (number,))
+    rows = await reader.query(_views(reader, "number = ?"), (number,))
     return _view(rows[0]) if rows else None
 
 
@@ -100,6 +106,8 @@ async def rollouts_page(
     Raises:
         LedgerUnavailable: the ledger cannot be read.
     """
+    if not all(sql.storable(text) for text in (status, queue, prefix) if text is not None):
+        return []
     condition, bounds = sql.prefix_range(prefix)
     parameters: list[Any] = list(bounds)
     for column, operator, value in (("status", "=", status), ("queue", "=", queue), ("number", "<", before)):
@@ -108,7 +116,7 @@ async def rollouts_page(
             parameters.append(value)
     if status in ("queued", "running", "grading"):
         condition += " AND finished_at IS NULL"  # what lets the index of live rollouts serve
-    text = _views(f"1 = 1{condition} ORDER BY number DESC LIMIT ?")
+    text = _views(reader, f"1 = 1{condition} ORDER BY number DESC LIMIT ?")
     return [_view(row) for row in await reader.long_query(text, (*parameters, limit))]
 
 

@@ -96,6 +96,8 @@ class Reader:
         self._database = database
         self._reads = reads or database.reads()
         self._statements = sql.Statements(database.dialect)
+        self.backend = database.url.get_backend_name()
+        """The database's name, as `view_sql` takes it."""
         self.query = self._reads.query
         self.long_query = self._reads.long_query
 
@@ -217,6 +219,8 @@ class Reader:
         ``types`` leaves only those; none means all. Long histories are read in portions so that a page of huge
         payloads never lies in memory as a whole.
         """
+        if not _are_storable(rollout_id, types):
+            return []
         key, condition, chosen = _events_of(rollout_id, types)
         text = f"{_EVENTS} WHERE {condition} AND {key} > ? ORDER BY {key} LIMIT ?"
         events: list[StoredEvent] = []
@@ -237,6 +241,8 @@ class Reader:
 
     async def before_last_events(self, count: int, *, rollout_id: str | None = None, types: Sequence[str] = ()) -> int:
         """After which position (of one rollout: after which seq) the last ``count`` events come."""
+        if not _are_storable(rollout_id, types):
+            return 0
         key, condition, chosen = _events_of(rollout_id, types)
         text = (
             f"SELECT {key} FROM events e JOIN rollouts r ON r.number = e.number"
@@ -244,6 +250,10 @@ class Reader:
         )
         rows = await self.long_query(text, (*chosen, count))
         return int(rows[0][0]) if rows else 0
+
+
+def _are_storable(rollout_id: str | None, types: Sequence[str]) -> bool:
+    return all(map(sql.storable, types)) and (rollout_id is None or sql.storable(rollout_id))
 
 
 def _events_of(rollout_id: str | None, types: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:

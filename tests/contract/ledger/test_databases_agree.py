@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ from rollbook.ledger.audit import audit
 from rollbook.ledger.replay import verify_replay
 from rollbook_client.events import StageSpan
 from rollbook_projections import RolloutState
-from rollbook_projections.tables import metadata
+from tests.contract.ledger.agreeing import QUEUES, SCHEDULERS, answers_of, rows_of
 from tests.support.databases import DATABASES, NewLedger
 from tests.support.histories import HARD_TEXTS
 from tests.support.ledger import (
@@ -36,13 +37,12 @@ from tests.support.ledger import (
     poll,
     scheduler,
 )
-from tests.support.sql import shell
 
 jumps = st.sampled_from([0, 1, SECOND_US, DEAD_AFTER_US, DEAD_AFTER_US + 1, LEASE_US // 2, LEASE_US, 2 * LEASE_US])
 legal_ids = st.sampled_from(["r-1", "r-2", "r-3", "run/1", "run/2", "R-1", "é", "a\U0010ffff"])
 ids = legal_ids | st.sampled_from(["\ud800", "nul\0"])
-queues = st.sampled_from(["default", "other", "Ä"])
-schedulers = st.sampled_from(["s-1", "s-2", "S-1"])
+queues = st.sampled_from(QUEUES)
+schedulers = st.sampled_from(SCHEDULERS)
 texts = st.sampled_from(["six", "", *(text for text in HARD_TEXTS if len(text) < 100)])
 numbers = st.sampled_from([None, 0.0, -0.0, 1.5, 5e-324, -1e308])
 scores = st.lists(st.builds(cmd.Score, texts, numbers), max_size=3).map(tuple)
@@ -136,7 +136,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=schedulers)
     def scheduler_claims(self, name: str) -> None:
-        self.batch(claim(name, queues=("default", "other", "Ä"), limit=3))
+        self.batch(claim(name, queues=QUEUES, limit=3))
 
     @precondition(lambda self: any(state.scheduler is not None for state in self.states.values()))
     @rule(pick=picks, phase=st.sampled_from(["running", "grading"]))
@@ -176,6 +176,9 @@ class Agreement(RuleBasedStateMachine):
         with self.kept:
             found = [rows_of(url) for url in self.urls]
             assert found[1:] == found[:-1]
+            answers = [asyncio.run(answers_of(url, self.clock.now)) for url in self.urls]
+            for read, answer in answers[0].items():
+                assert [other[read] for other in answers[1:]] == [answer] * (len(answers) - 1), read
             for url in self.urls:
                 assert (audit(url), verify_replay(url)) == ([], [])
 
@@ -183,18 +186,6 @@ class Agreement(RuleBasedStateMachine):
 def told(answer: Any) -> Any:
     """An answer in a form that can be compared: refusals by what they say."""
     return (type(answer), str(answer)) if isinstance(answer, Exception) else answer
-
-
-def rows_of(database_url: str) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of all tables, in an order that is no database's own."""
-    with shell(database_url) as connection:
-        return {
-            table.name: sorted(
-                connection.rows(f"SELECT {', '.join(column.name for column in table.columns)} FROM {table.name}"),
-                key=repr,
-            )
-            for table in metadata.sorted_tables
-        }
 
 
 def test_same_commands_leave_the_same_on_every_database(new_ledger: NewLedger) -> None:
