@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
@@ -22,6 +23,7 @@ from tests.support.databases import DATABASES, NewLedger
 from tests.support.histories import HARD_TEXTS
 from tests.support.ledger import (
     DEAD_AFTER_US,
+    DIGEST,
     LEASE_US,
     SECOND_US,
     START_US,
@@ -49,7 +51,7 @@ scores = st.lists(st.builds(cmd.Score, texts, numbers), max_size=3).map(tuple)
 spans = st.lists(st.builds(StageSpan, texts, st.just(START_US), st.integers(START_US, 2**53)), max_size=2).map(tuple)
 picks = st.integers(0, 9)
 
-admissions = st.builds(
+plain_admissions = st.builds(
     admit,
     legal_ids,
     queue=queues,
@@ -57,6 +59,12 @@ admissions = st.builds(
     max_attempts=st.integers(1, 3),
     agent_timeout_us=st.sampled_from([None, SECOND_US, LEASE_US]),
     label=st.none() | texts,
+)
+admissions = plain_admissions | st.builds(
+    msgspec.structs.replace,
+    plain_admissions,
+    idempotency_key=st.sampled_from(["key-1", "key-2", "KEY-1"]),
+    same_digests=st.sampled_from([(), (DIGEST,)]),
 )
 others = st.one_of(
     st.builds(poll, ids),
@@ -134,9 +142,9 @@ class Agreement(RuleBasedStateMachine):
     def poll_arrives(self, pick: int) -> None:
         self.batch(poll(list(self.states)[pick % len(self.states)]))
 
-    @rule(name=schedulers)
-    def scheduler_claims(self, name: str) -> None:
-        self.batch(claim(name, queues=QUEUES, limit=3))
+    @rule(name=schedulers, free=st.none() | st.integers(1, 4))
+    def scheduler_claims(self, name: str, free: int | None) -> None:
+        self.batch(cmd.Claim(name, QUEUES, limit=3, free=free))
 
     @precondition(lambda self: any(state.scheduler is not None for state in self.states.values()))
     @rule(pick=picks, phase=st.sampled_from(["running", "grading"]))
