@@ -33,9 +33,10 @@ LAG_SEC = 0.25
 """How often the loop is asked how late it is."""
 FOLLOW_SEC = 5.0
 """How often events are counted between two questions, so that no answer has many to count."""
-LOOK_BACK_EVENTS = 50_000
+LOOK_BACK_EVENTS = 20_000
 """A process that ran for long before it was first asked counts at most so many of the events that it has seen."""
-CHUNK_EVENTS = 10_000
+CHUNK_EVENTS = 2_000
+"""So few that looking each one's rollout up is less than reading all rollouts, whatever a planner thinks of it."""
 
 COUNTED = (
     RolloutAdmitted.TYPE,
@@ -47,10 +48,13 @@ COUNTED = (
 )
 COUNTS = f"""
     SELECT e.type, r.queue,
-           CASE WHEN e.type = '{RolloutFinished.TYPE}' THEN r.status ELSE a.outcome END AS outcome,
+           CASE e.type
+               WHEN '{RolloutFinished.TYPE}' THEN r.status
+               WHEN '{AttemptEnded.TYPE}' THEN
+                   (SELECT a.outcome FROM attempt_ends a WHERE a.number = e.number AND a.position = e.position)
+           END AS outcome,
            CASE WHEN e.type = '{RolloutFinished.TYPE}' THEN r.err_category END AS category, count(*)
     FROM events e JOIN rollouts r ON r.number = e.number
-    LEFT JOIN attempt_ends a ON a.number = e.number AND a.position = e.position
     WHERE e.position > ? AND e.position <= ? AND e.type IN ({", ".join(f"'{kind}'" for kind in COUNTED)})
     GROUP BY 1, 2, 3, 4
 """
