@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 from rollbook.ledger.secrets import KEY_VARIABLE
 from rollbook.settings import DATABASE_VARIABLE
 from tests.support import ledger as make
-from tests.support.commands import CommandLine, outcome, start
+from tests.support.commands import CommandLine, start
 from tests.support.databases import SECRET_KEY
 
 LIMIT_SEC = 60
@@ -33,25 +34,47 @@ def writer(database_url: str) -> Iterator[make.Writing]:
         yield writer
 
 
+class Draining:
+    """A started `rollbook drain`, and what it says as it says it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self._process = process
+        self._pipe = process.stdout.fileno()
+        self._said = b""
+
+    def line(self) -> str:
+        """Its next line; a process that says nothing fails the test."""
+        while b"\n" not in self._said:
+            assert self._more(), "it ended"
+        line, self._said = self._said.split(b"\n", 1)
+        return line.decode()
+
+    def end(self) -> tuple[int, list[str]]:
+        """Its exit code, once it has ended, and the lines until then."""
+        while self._more():
+            continue
+        return self._process.wait(LIMIT_SEC), self._said.decode().splitlines()
+
+    def _more(self) -> bool:
+        ready, _, _ = select.select([self._pipe], [], [], LIMIT_SEC)
+        assert ready, "it says nothing"
+        part = os.read(self._pipe, 65_536)
+        self._said += part
+        return bool(part)
+
+
 @pytest.fixture
-def drain(rollbook: CommandLine) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def drain(rollbook: CommandLine) -> Iterator[Callable[..., Draining]]:
     """Starts `rollbook drain` as a process; none outlives the test."""
     with ExitStack() as started:
 
-        def run(*arguments: str) -> subprocess.Popen[str]:
+        def run(*arguments: str) -> Draining:
             process = started.enter_context(start("drain", *arguments))
             started.callback(process.kill)
-            return process
+            return Draining(process)
 
         yield run
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    """Its next line; a process that says nothing fails the test."""
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], LIMIT_SEC)
-    assert ready, "it says nothing"
-    return process.stdout.readline()
 
 
 def admits(writer: make.Writing, rollout_id: str, *, queue: str = QUEUE) -> bool:
@@ -76,21 +99,21 @@ def test_idle_ledger_is_drained_at_once_and_stays_closed_until_opened(
 
 
 def test_it_waits_for_what_is_queued_and_running_and_tells_each_change(
-    drain: Callable[..., subprocess.Popen[str]], writer: make.Writing
+    drain: Callable[..., Draining], writer: make.Writing
 ) -> None:
     writer.batch(make.admit("r-1"), make.admit("r-2"))
     process = drain("--json")
-    assert json.loads(line(process))["event"] == "closed"
-    assert json.loads(line(process)) == {"event": "active", "queued": 2, "running": 0, "schedulers": 0}
+    assert json.loads(process.line())["event"] == "closed"
+    assert json.loads(process.line()) == {"event": "active", "queued": 2, "running": 0, "schedulers": 0}
     writer.batch(make.scheduler())
     writer.batch(make.claim())
-    while json.loads(told := line(process))["running"] != 2:
+    while json.loads(told := process.line())["running"] != 2:
         continue
     assert json.loads(told)["event"] == "active"
     writer.batch(make.finish("r-1"), make.finish("r-2"))
-    ended = outcome(process)
-    assert ended.code == 0
-    last = ended.json_lines[-1]
+    code, lines = process.end()
+    assert code == 0
+    last = json.loads(lines[-1])
     assert (last["event"], last["queued"], last["running"]) == ("idle", 0, 0)
 
 
@@ -111,15 +134,15 @@ def test_limit_ends_the_wait_and_leaves_admission_closed(rollbook: CommandLine, 
 
 
 def test_somebody_who_opens_meanwhile_ends_the_wait(
-    rollbook: CommandLine, drain: Callable[..., subprocess.Popen[str]], writer: make.Writing
+    rollbook: CommandLine, drain: Callable[..., Draining], writer: make.Writing
 ) -> None:
     writer.batch(make.admit("r-1"))
     process = drain()
-    line(process)
+    assert process.line().startswith("admission to the ledger is closed")
     assert rollbook("drain", "--off").code == 0
-    ended = outcome(process)
-    assert ended.code == 1
-    assert ended.out.splitlines()[-1] == "somebody opened admission again meanwhile; nothing is drained"
+    code, lines = process.end()
+    assert code == 1
+    assert lines[-1] == "somebody opened admission again meanwhile; nothing is drained"
 
 
 def test_one_queue_is_closed_waited_for_and_opened_alone(rollbook: CommandLine, writer: make.Writing) -> None:
