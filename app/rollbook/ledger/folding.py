@@ -19,6 +19,8 @@ from .database import Snapshot
 from .transaction import Head, QueueCount
 
 CHUNK_EVENTS = 1_000
+PAGE_EVENTS = 250
+"""Payloads may be large, and so many of them lie in memory."""
 NO_MORE = 2**63
 """A number after all rollouts."""
 
@@ -181,5 +183,5 @@ def _empty() -> Chunk:
 def _events(snapshot: Snapshot) -> Iterator[Row]:
     """All events, rollout by rollout."""
     stream = snapshot.stream("events", _EVENT_COLUMNS, ("number", "seq"))
-    while rows := stream.fetch(CHUNK_EVENTS):
+    while rows := stream.fetch(PAGE_EVENTS):
         yield from rows

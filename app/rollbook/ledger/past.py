@@ -23,7 +23,7 @@ from .statements import storable
 from .transaction import QueueCount
 from .urls import parse_url
 
-PAGE_EVENTS = 1_000
+PAGE_EVENTS = 250
 _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 _AGO = re.compile(r"-(\d+)([smhdw])")
 _COLUMNS = ("position", "number", "seq", "type", "version", "recorded_at", "payload", "hash")

@@ -13,7 +13,10 @@ from rollbook_projections.guards import POSTGRES_FUNCTIONS_2, POSTGRES_GUARDS_2
 
 from .blocking import BlockingConnection, blocking_connection
 
-PAGE_ROWS = 2_000
+PAGE_ROWS = 1_000
+FIRST_PAGE_ROWS = 100
+PAGE_BYTES = 4 * 1024 * 1024
+"""Of payloads, about: a page lies in memory."""
 GUARDS = POSTGRES_GUARDS_2
 """The triggers that keep events and what is left of archived ones, and what each must say."""
 
@@ -39,7 +42,10 @@ _GUARDS = """
 
 
 class PageStream:
-    """Rows of a table, a page at a time."""
+    """Rows of a table, a page at a time.
+
+    A page is not asked for while another is used: the driver's thread and the caller's would only wait for each other.
+    """
 
     def __init__(self, connection: BlockingConnection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:
         self._connection = connection
@@ -49,19 +55,40 @@ class PageStream:
             f"SELECT {shown} FROM {table} WHERE ({', '.join(key)}) > ({marks}) ORDER BY {', '.join(key)} LIMIT ?"
         )
         self._at = [list(columns).index(name) for name in key]
+        self._payload = list(columns).index("payload") if "payload" in columns else None
         self._last: tuple[Any, ...] = (-(2**31),) * len(key)
-        self._ahead: list[Row] = []
+        self._page: list[Row] = []
+        self._used = 0
+        self._size = FIRST_PAGE_ROWS
         self._ended = False
 
     def fetch(self, count: int) -> list[Row]:
-        while len(self._ahead) < count and not self._ended:
-            page = self._connection.rows(self._text, (*self._last, PAGE_ROWS))
-            self._ended = len(page) < PAGE_ROWS
-            if page:
-                self._last = tuple(page[-1][index] for index in self._at)
-                self._ahead.extend(tuple(row) for row in page)
-        found, self._ahead = self._ahead[:count], self._ahead[count:]
+        found = self._take(count)
+        while len(found) < count and not self._ended:
+            self._turn_page()
+            found.extend(self._take(count - len(found)))
         return found
+
+    def _take(self, count: int) -> list[Row]:
+        found = self._page[self._used : self._used + count]
+        self._used += len(found)
+        return found
+
+    def _turn_page(self) -> None:
+        page = self._connection.rows(self._text, (*self._last, self._size))
+        self._ended = len(page) < self._size
+        self._page, self._used = page, 0  # the driver's records are as good as tuples
+        if page:
+            self._last = tuple(page[-1][index] for index in self._at)
+            self._size = self._next_size()
+
+    def _next_size(self) -> int:
+        """As many rows as a page may have, where their payloads go on as large as they are."""
+        if self._payload is None:
+            return PAGE_ROWS
+        at = self._payload
+        mean = sum([len(row[at]) for row in self._page]) // len(self._page) + 1
+        return max(1, min(PAGE_ROWS, PAGE_BYTES // mean))
 
 
 class PostgresSnapshot:
