@@ -24,6 +24,7 @@ from rollbook.ledger.replay import verify_replay
 from rollbook.ledger.schema import SchemaError, check, downgrade, revision, upgrade
 from rollbook.ledger.urls import parse_url
 from rollbook_projections.tables import metadata
+from rollbook_projections.views import VIEWS, view_sql
 from tests.support.databases import empty_place
 from tests.support.histories import one_of_each_ending
 from tests.support.ledger import admit, claim, finish, rows, scheduler, writing
@@ -52,14 +53,20 @@ def test_migrated_schema_is_the_declared_one(database_url: str) -> None:
     assert with_connection(database_url, compared) == []
 
 
-def test_tables_and_indexes_agree_to_the_letter(database: str, database_url: str, tmp_path: Path) -> None:
+def test_tables_indexes_and_views_agree_to_the_letter(database: str, database_url: str, tmp_path: Path) -> None:
+    def declare(connection: sa.Connection) -> None:
+        metadata.create_all(connection)
+        for name, text in VIEWS.items():
+            connection.exec_driver_sql(f"CREATE VIEW {name} AS {view_sql(text, database)}")
+
     (tmp_path / "declared").mkdir()
     with empty_place(database, tmp_path / "declared") as declared_url:
-        with_connection(declared_url, metadata.create_all)
+        with_connection(declared_url, declare)
         declared = objects(declared_url)
-    migrated = objects(database_url, *TABLES)
+    migrated = objects(database_url, *TABLES, "view")
     assert migrated == declared
     assert sum(kind == "index" and "WHERE" in text for (kind, _), text in migrated.items()) == 6
+    assert sum(kind == "view" for kind, _ in migrated) == len(VIEWS)
 
 
 def test_guards_are_there(database_url: str) -> None:
