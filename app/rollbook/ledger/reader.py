@@ -15,16 +15,18 @@ from . import statements as sql
 from .archives.stubs import SELECT_ARCHIVED, Archived
 from .database import Database, Reads
 from .drains import SELECT_CLOSURES
+from .gathering import Gathering
 from .refusals import Closure, LedgerUnavailable, RolloutArchived
 from .transaction import QueueCount
 
+RESULTS_TOGETHER = 32
+"""Finished rollouts whose results one read brings at most: each may be large."""
 PAGE_BYTES = 4 * 1024 * 1024
 """Pages of events are cut before their payloads exceed this, the first event excepted."""
 
 _EVENT_COLUMNS = "e.position, e.number, r.rollout_id, e.seq, e.type, e.version, e.recorded_at, e.payload, e.hash"
 _EVENTS = f"SELECT {_EVENT_COLUMNS} FROM events e JOIN rollouts r ON r.number = e.number"
 
-_PAYLOAD = "SELECT type, version, payload FROM events WHERE position = ?"
 # A rollout's row stands beside the newest of its events alone.
 _NEWS = (
     f"SELECT e.position, e.number, e.type, {', '.join(f'r.{name}' for name in sql.STATE_COLUMNS)}"
@@ -98,6 +100,7 @@ class Reader:
         self._statements = sql.Statements(database.dialect)
         self.backend = database.url.get_backend_name()
         """The database's name, as `view_sql` takes it."""
+        self._results = Gathering(self._payloads, most=RESULTS_TOGETHER)
         self.query = self._reads.query
         self.long_query = self._reads.long_query
 
@@ -149,17 +152,26 @@ class Reader:
             RolloutArchived: it is in an archive's file.
             LedgerUnavailable: the ledger cannot be read, or it is gone.
         """
-        rows = await self.query(
-            "SELECT type, version, payload FROM events WHERE position = ?", (state.result_position,)
-        )
-        if not rows:
+        assert state.result_position is not None, "only a finished rollout has a result"
+        row = await self._results.get(state.result_position)
+        if row is None:
             archived = await self.archived(state.number)
             if archived is not None:
                 raise RolloutArchived(state.rollout_id, str(archived))
             raise LedgerUnavailable(f"the result of rollout {state.rollout_id!r} is not in the ledger any more")
-        event = codec.decode(*rows[0])
+        event = codec.decode(*row)
         assert isinstance(event, RolloutFinished)
         return event
+
+    async def _payloads(self, positions: list[int]) -> dict[int, tuple[str, int, str]]:
+        """Type, version and payload of the events at these positions."""
+        found: dict[int, tuple[str, int, str]] = {}
+        for condition, parameters in self._statements.any_of("position", positions):
+            rows = await self.query(
+                f"SELECT position, type, version, payload FROM events WHERE {condition}", parameters
+            )
+            found |= {row[0]: (row[1], row[2], row[3]) for row in rows}
+        return found
 
     async def archived(self, number: int) -> Archived | None:
         """Where a rollout's events are, if they are not in the ledger."""
