@@ -15,7 +15,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench conformance lock install clean
+.PHONY: help demo test chaos check format bench conformance lock install clean
 
 help: ## List the targets
 	@echo "make demo starts here. All targets:"
@@ -26,6 +26,9 @@ demo: $(VENV)/.server ## Run 10 rows x 4 attempts end to end and show what the l
 
 test: $(VENV)/.dev ## Run all tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal $(or $(ARGS),tests)
+
+chaos: $(VENV)/.dev ## Kill, stop and cut processes and the database for minutes, and check that nothing is lost
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 check: $(VENV)/.dev ## Check format, lint, types and import direction
 	$(BIN)/ruff format --check $(SOURCES)

@@ -111,7 +111,8 @@ class Follower:
 
     async def _follow(self) -> None:
         while True:
-            self.seen.extend(await self._reader.changes_after(self.position, PAGE))
+            news = await self._reader.news_after(self.position, PAGE)
+            self.seen.extend((event.position, event.number, event.type) for event in news)
             self.looks += 1
             self._looked.set()
 
