@@ -15,8 +15,8 @@ from rollbook.ledger.urls import POSTGRES
 from rollbook.supervisor import EX_CONFIG
 from rollbook_client import RolloutClient, RolloutHandle, RolloutProtocolError, RolloutResultResponse
 from tests.support.balancer import balanced
-from tests.support.databases import empty_place
-from tests.support.processes import CHAT_URL, CHOSEN, QUEUE, Deployment, Started, free_port, until, url_of
+from tests.support.databases import NewLedger, empty_place
+from tests.support.processes import CHAT_URL, CHOSEN, QUEUE, Deployment, Started, deployed, free_port, until, url_of
 
 READY = "SELECT count(*) FROM members WHERE kind = 'scheduler' AND stopped_at IS NULL AND capacity > 0"
 FLOW = """
@@ -30,16 +30,18 @@ TIMES = ("--result-wait", "0.5", "--lease-timeout", "30")
 
 
 @pytest.fixture
-def many(tmp_path: Path) -> Iterator[Deployment]:
-    """A database with nothing in it but what `rollbook db upgrade` makes."""
+def many(new_ledger: NewLedger, tmp_path: Path) -> Iterator[Deployment]:
+    with deployed(POSTGRES, new_ledger, tmp_path) as deployment:
+        yield deployment
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Iterator[Deployment]:
+    """A database with nothing in it yet."""
     with empty_place(POSTGRES, tmp_path) as url:
         deployment = Deployment(tmp_path, url)
-        try:
-            upgrade = deployment.command("db", "upgrade")
-            assert asyncio.run(upgrade.end()) == 0, upgrade.output
-            yield deployment
-        finally:
-            deployment.close()
+        yield deployment
+        deployment.close()
 
 
 async def started_api(many: Deployment, port: int, *, queue: str = QUEUE) -> Started:
@@ -178,36 +180,42 @@ async def test_restarting_all_in_turn_under_load_loses_and_repeats_nothing(many:
     many.check_ledger()
 
 
-async def test_entrypoints_serve_different_queues_of_one_ledger(many: Deployment) -> None:
+async def test_entrypoints_serve_different_queues_of_one_new_ledger(new: Deployment) -> None:
+    for refused in (new.command("scheduler", str(CHOSEN)), new.command("serve", str(CHOSEN), "--port", "0")):
+        assert await refused.end() == 1
+        assert "make one with `rollbook db upgrade`" in refused.output
+    upgrade = new.command("db", "upgrade")
+    assert await upgrade.end() == 0, upgrade.output
+
     names = ("alpha", "beta")
     ports = {name: free_port() for name in names}
     for name in names:
-        (many.folder / f"{name}.py").write_text(FLOW.replace("NAME", name))
-    await asyncio.gather(*(started_api(many, ports[name], queue=name) for name in names))
-    await asyncio.gather(*(started_scheduler(many, f"{name}.py") for name in names))
+        (new.folder / f"{name}.py").write_text(FLOW.replace("NAME", name))
+    await asyncio.gather(*(started_api(new, ports[name], queue=name) for name in names))
+    await asyncio.gather(*(started_scheduler(new, f"{name}.py") for name in names))
 
-    intruder = many.command("scheduler", "beta.py", "--queue", "alpha")
+    intruder = new.command("scheduler", "beta.py", "--queue", "alpha")
     assert await intruder.end() == EX_CONFIG
     assert "alpha" in intruder.output
 
     handles: list[RolloutHandle] = []
     for name in names:
-        async with many.client(url_of(ports[name])) as client:
+        async with new.client(url_of(ports[name])) as client:
             handles = [
                 await client.run_rollout_async([], CHAT_URL, f"{name}-{number}", grade=False) for number in range(5)
             ]
             for outcome in await asyncio.gather(*handles):
                 assert outcome.sample is not None
                 assert outcome.sample.messages == [{"role": "assistant", "content": name}]
-    async with many.client(url_of(ports["alpha"])) as client:
+    async with new.client(url_of(ports["alpha"])) as client:
         # Any API tells of any rollout of the ledger.
         assert (await client.attach(handles[0].save())).status == "success"
-    served = many.rows(
+    served = new.rows(
         "SELECT DISTINCT r.queue, m.entrypoint FROM rollouts r JOIN attempts a ON a.rollout_id ="
         " r.rollout_id JOIN members m ON m.member_id = a.scheduler ORDER BY 1"
     )
     assert served == [("alpha", "alpha.py"), ("beta", "beta.py")]
-    many.check_ledger()
+    new.check_ledger()
 
 
 async def test_rollout_that_kills_its_runner_each_time_fails_and_the_others_finish(many: Deployment) -> None:
