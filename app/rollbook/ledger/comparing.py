@@ -143,7 +143,7 @@ class Comparison:
                 if row[column] != value:
                     self._differ("rollouts", key, column, value, row[column])
             result = row["result_position"]
-            if result is None or not stub.first_position < result <= stub.last_position:
+            if not (isinstance(result, int) and stub.first_position < result <= stub.last_position):
                 self._differ("rollouts", key, "result_position", f"up to {stub.last_position}", result)
 
     def _rows(self, live: _LiveRows, expected: list[Row], found: list[Row]) -> None:

@@ -14,8 +14,9 @@ import msgspec
 from rollbook_projections import HistoryRows, Recorded, RolloutState, Row, add_history, evolve
 
 from . import codec
-from .archives.stubs import STUB_COLUMNS, Stub
+from .archives.stubs import STUB_COLUMNS, Stub, stub_of
 from .database import Snapshot
+from .refusals import LedgerUnavailable
 from .transaction import Head, QueueCount
 
 CHUNK_EVENTS = 1_000
@@ -171,9 +172,13 @@ class _Stubs:
             row = next(self._ahead, None)
         if row is None:
             self.number, self._next = NO_MORE, None
-        else:
-            number, _, seq, head, first, last, _ = row
-            self.number, self._next = number, Stub(number, seq, head, first, last)
+            return
+        stub = stub_of(row)
+        if stub is None:
+            raise LedgerUnavailable(
+                f"what stands for the events of rollout number {row[0]} is damaged; look with `rollbook audit verify`"
+            )
+        self.number, self._next = stub.number, stub
 
 
 def _empty() -> Chunk:

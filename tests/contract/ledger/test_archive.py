@@ -15,6 +15,8 @@ from rollbook.ledger.files import FileRefused, sole_writer
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import RolloutKnown
 from rollbook.ledger.replay import replay
+from rollbook.ledger.schema import downgrade
+from rollbook.ledger.urls import parse_url
 from tests.contract.ledger.archives import OVER, assert_complete, assert_sound, events, filed, fill
 from tests.support.databases import NewLedger
 from tests.support.ledger import Writing, admit, api, cancel, close, poll, writing
@@ -198,6 +200,13 @@ def test_one_long_history_is_moved_whole(writer: Writing, database_url: str, pat
     archive(database_url, before_at=2**62, to=path)
     assert filed(path) == before
     assert events(database_url) == {}
+    assert_sound(database_url)
+
+
+def test_older_schema_that_knows_no_archives_is_refused(database_url: str, before_at: int, path: Path) -> None:
+    archive(database_url, before_at=before_at, to=path)
+    with pytest.raises(RuntimeError, match="20 rollouts are archived"):
+        downgrade(parse_url(database_url), "0003")
     assert_sound(database_url)
 
 

@@ -11,6 +11,7 @@ import pytest
 from rollbook.ledger.archives.checking import check_file_of
 from rollbook.ledger.archives.moving import archive
 from rollbook.ledger.audit import audit
+from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.replay import verify_replay
 from tests.contract.ledger.archives import OVER, assert_sound, events, fill
 from tests.support.ledger import Writing, admit, cancel
@@ -107,6 +108,10 @@ def forged(*statements: str) -> list[str]:
         forged("UPDATE rollouts SET head = (SELECT head FROM rollouts WHERE number = 4) WHERE number = 3"),
         forged("DELETE FROM rollouts WHERE number = 3"),
         forged("UPDATE rollouts SET scheduler = 's-1' WHERE number = 3"),
+        forged("UPDATE archived_rollouts SET seq = -1 WHERE number = 3"),
+        forged("UPDATE archived_rollouts SET first_position = 0 WHERE number = 3"),
+        forged("UPDATE rollouts SET result_position = NULL WHERE number = 3"),
+        forged("UPDATE rollouts SET finished_at = NULL WHERE number = 3"),
         forged("DELETE FROM archives"),
         forged("UPDATE archives SET rollouts = rollouts - 1"),
         forged("UPDATE archives SET digest = sha256"),
@@ -155,6 +160,12 @@ def test_replay_holds_rows_to_stubs_and_to_the_events_between_them(
     alter(archived, statement)
     (found,) = verify_replay(archived)
     assert (found.table, found.column) == (table, column)
+
+
+def test_replay_names_a_stub_that_is_none(archived: str) -> None:
+    alter(archived, "UPDATE archived_rollouts SET seq = -1 WHERE number = 3")
+    with pytest.raises(LedgerUnavailable, match=r"rollout number 3 is damaged.*audit verify"):
+        verify_replay(archived)
 
 
 def test_missing_stub_is_a_difference(archived: str) -> None:

@@ -14,7 +14,7 @@ from rollbook.ledger.schema import check_database
 from rollbook.ledger.urls import parse_url
 
 from .file import ArchiveDamaged, ArchiveFile, FiledRollout, sha256_of
-from .stubs import STUB_COLUMNS, Stub, Tally
+from .stubs import STUB_COLUMNS, Stub, Tally, stub_of
 
 PAGE_STUBS = 1_000
 
@@ -53,13 +53,18 @@ def check_archives(snapshot: Snapshot, totals: ArchivedTotals) -> Iterator[str]:
     keeps: one that was made, changed or taken away by other means does not.
     """
     tallies: dict[Any, Tally] = {}
-    while page := snapshot.rows(_STUBS, (totals.number, PAGE_STUBS)):
+    last = -(2**63)
+    while page := snapshot.rows(_STUBS, (last, PAGE_STUBS)):
+        last = page[-1][0]
+        totals.number = max(totals.number, last)
         for row in page:
-            stub = Stub(row[0], row[2], row[3], row[4], row[5])
+            stub = stub_of(row)
+            if stub is None:
+                yield f"what stands for the events of rollout number {row[0]} is damaged"
+                continue
             tallies.setdefault(row[1], Tally()).add(stub)
             totals.rollouts += 1
             totals.events += stub.seq
-            totals.number = stub.number
             totals.position = max(totals.position, stub.last_position)
             wrong = _wrong_stub(stub, *row[6:])
             if wrong is not None:
@@ -150,16 +155,15 @@ def _compared(
         if next(stubs, None) != rollout.stub:
             raise ArchiveDamaged(f"rollout {rollout.rollout_id!r}: the ledger does not say what {path} has")
         yield rollout
-    if (more := next(stubs, None)) is not None:
-        raise ArchiveDamaged(f"rollout number {more.number} is not in {path}, but the ledger says so")
+    for more in stubs:
+        name = "a rollout" if more is None else f"rollout number {more.number}"
+        raise ArchiveDamaged(f"{name} is not in {path}, but the ledger says so")
 
 
-def _stubs_of(snapshot: Snapshot, archive_id: str) -> Iterator[Stub]:
+def _stubs_of(snapshot: Snapshot, archive_id: str) -> Iterator[Stub | None]:
     stream = snapshot.stream("archived_rollouts", STUB_COLUMNS, ("number",))
     while page := stream.fetch(PAGE_STUBS):
-        for number, owner, seq, head, first, last, _ in page:
-            if owner == archive_id:
-                yield Stub(number, seq, bytes(head), first, last)
+        yield from (stub_of(row) for row in page if row[1] == archive_id)
 
 
 def _wrong_stub(
@@ -184,7 +188,8 @@ def _wrong_stub(
         return f"its row ends at seq {seq} with another hash, not at {stub.seq}"
     if finished_at is None or scheduler is not None:
         return "it is not over"
-    if request_position != stub.first_position or not stub.first_position < result_position <= stub.last_position:
+    ended = isinstance(result_position, int) and stub.first_position < result_position <= stub.last_position
+    if request_position != stub.first_position or not ended:
         return "its row was made by events at other positions"
     return None
 

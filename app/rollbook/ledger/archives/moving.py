@@ -21,6 +21,7 @@ from rollbook.ledger.files import FileRefused, sole_writer
 from rollbook.ledger.schema import check_database
 from rollbook.ledger.statements import Dialect
 from rollbook.ledger.urls import parse_url
+from rollbook_projections.text import column_text
 
 from .file import ArchiveDamaged, ArchiveFile, FiledRollout, Head, sha256_of
 from .stubs import NO_STUBS, Tally
@@ -138,7 +139,8 @@ class _File:
     """The file as it was found to be."""
 
     def __init__(self, path: Path, head: Head, tally: Tally) -> None:
-        self.name = path.name
+        # A name may hold bytes that are no text, as every free text may.
+        self.name = column_text(path.name) or ""
         self.head = head
         self.tally = tally
         self.sha256 = sha256_of(path)

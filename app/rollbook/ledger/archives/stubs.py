@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from struct import Struct
+from typing import Any
 
 import msgspec
 
@@ -22,6 +24,15 @@ class Stub(msgspec.Struct, frozen=True, gc=False):
     head: bytes
     first_position: int
     last_position: int
+
+
+def stub_of(row: Sequence[Any]) -> Stub | None:
+    """The stub of a row of `STUB_COLUMNS`; None where it holds what no stub does."""
+    number, _, seq, head, first, last, *_ = row
+    whole = all(isinstance(value, int) and value > 0 for value in (number, seq, first, last))
+    if not whole or not isinstance(head, bytes) or seq >= 2**32:
+        return None
+    return Stub(number, seq, head, first, last)
 
 
 class Tally(msgspec.Struct):
