@@ -44,7 +44,7 @@ bench: $(VENV)/.dev ## Measure speed and memory beside the reference server
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 conformance: $(VENV)/.dev ## Compare answers on the wire with the reference's
-	@$(BIN)/python scripts/conformance.py $(ARGS)
+	@$(BIN)/python -m scripts.conformance $(ARGS)
 
 lock: ## Pin versions and hashes anew (ARGS=--upgrade takes the newest versions)
 	@sh scripts/lock.sh $(ARGS)

@@ -1,6 +1,6 @@
 """Conformance: the shared black-box scenarios against the reference server and against every shape of Rollbook.
 
-    python scripts/conformance.py [TARGET…]
+    python -m scripts.conformance [TARGET…]
 
 The scenarios run unchanged, each target on a free port and in a fresh folder; their answers are compared with the
 recorded ones as parsed JSON. The exit code is 0 only when all are equal. `ROLLBOOK_SHARED` names the folder that
@@ -26,6 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from rollbook.settings import DATABASE_VARIABLE
+from tests.support.balancer import balanced
+from tests.support.databases import secret_key_of
+from tests.support.postgres import fresh_database
 
 ROOT = Path(__file__).resolve().parents[1]
 START_LIMIT_SEC = 60.0
@@ -61,27 +66,41 @@ uvicorn.run(app, port=int(sys.argv[1]), log_level="warning")
 
 ROLLBOOK = (sys.executable, "-m", "rollbook")
 TIMES = ("--result-wait", WAIT_SEC, "--lease-timeout", LEASE_SEC)
+QUEUE = ("--queue", "conformance")
+
+
+def _api(port: str = "{port}") -> tuple[str, ...]:
+    return (*ROLLBOOK, "serve", "--no-scheduler", *QUEUE, "--port", port, *TIMES)
+
+
+def _scheduler(*options: str) -> tuple[str, ...]:
+    return (*ROLLBOOK, "scheduler", "entrypoint.py:backend", *QUEUE, *options)
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A server to compare: the commands that start it ({port} is filled in), and the SDK its workflow imports."""
+    """A server to compare: the commands that start it ({port} is filled in), and the SDK its workflow imports.
+
+    ``before`` runs first, to its end. On PostgreSQL there is {other_port} too, and clients reach both ports in turn.
+    """
 
     title: str
     commands: tuple[tuple[str, ...], ...]
     sdk: str = "rollbook"
+    before: tuple[str, ...] = ()
+    on_postgres: bool = False
 
 
 TARGETS = {
     "reference": Target("the reference", ((sys.executable, "{conformance}/reference_server.py", "{port}"),), "osmosis"),
     "embedded": Target("create_rollout_server", ((sys.executable, "embedded.py", "{port}"),)),
-    "apart": Target(
-        "serve --no-scheduler, scheduler",
-        (
-            (*ROLLBOOK, "serve", "--no-scheduler", "--queue", "conformance", "--port", "{port}", *TIMES),
-            (*ROLLBOOK, "scheduler", "entrypoint.py:backend", "--queue", "conformance"),
-        ),
-    ),
+    "apart": Target("serve --no-scheduler, scheduler", (_api(), _scheduler())),
     "serve": Target("serve", ((*ROLLBOOK, "serve", "entrypoint.py:backend", "--port", "{port}", *TIMES),)),
+    "many": Target(
+        "2 APIs, 2 schedulers, PostgreSQL",
+        (_api(), _api("{other_port}"), *[_scheduler("--max-concurrent", str(SLOTS // 2))] * 2),
+        before=(*ROLLBOOK, "db", "upgrade"),
+        on_postgres=True,
+    ),
 }
 
 
@@ -174,16 +193,25 @@ def _serving(target: Target, conformance: Path, folder: Path) -> Iterator[str]:
     """The target's processes over the block, in the folder; its URL once it answers and could run a rollout."""
     (folder / "entrypoint.py").write_text(ENTRYPOINT)
     (folder / "embedded.py").write_text(EMBEDDED)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port, other_port = _free_port(), _free_port()
     variables = {**os.environ, "CONFORMANCE_SDK": target.sdk, "PYTHONPATH": str(conformance)}
     url = f"http://127.0.0.1:{port}"
     log = folder / "output.log"
     with log.open("wb") as output, contextlib.ExitStack() as stack:
+        if target.on_postgres:
+            database_url = stack.enter_context(fresh_database())
+            url = stack.enter_context(balanced([port, other_port]))
+            # A group behind one balancer is one server to its clients.
+            variables |= {DATABASE_VARIABLE: database_url, "ROLLBOOK_PROCESS_ID": "conformance"}
+            variables |= secret_key_of(database_url)
+        if (
+            target.before
+            and subprocess.run(target.before, cwd=folder, env=variables, stdout=output, stderr=output).returncode
+        ):
+            raise ConformanceError(f"{' '.join(target.before)} failed; it wrote:\n{log.read_text(errors='replace')}")
         processes = []
         for command in target.commands:
-            words = [word.format(port=port, conformance=conformance) for word in command]
+            words = [word.format(port=port, other_port=other_port, conformance=conformance) for word in command]
             process = subprocess.Popen(
                 words,
                 cwd=folder,
@@ -196,6 +224,13 @@ def _serving(target: Target, conformance: Path, folder: Path) -> Iterator[str]:
             processes.append(process)
         _wait(url, processes, log)
         yield url
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _wait(url: str, processes: Sequence[subprocess.Popen[bytes]], log: Path) -> None:
