@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollbook.ledger import commands as cmd
+from rollbook.ledger.archives import moving
 from rollbook.ledger.archives.checking import check_file, check_file_of
 from rollbook.ledger.archives.moving import archive
 from rollbook.ledger.files import FileRefused, sole_writer
@@ -169,6 +170,35 @@ async def test_writers_go_on_meanwhile(ledger: Ledger, database_url: str, path: 
     assert polls > 1
     assert await asyncio.to_thread(rows, database_url, "SELECT count(*) FROM events") == [(1 + polls,)]
     await asyncio.to_thread(assert_sound, database_url)
+
+
+async def test_ledger_is_sound_at_every_moment_of_it(
+    writer: Writing, database_url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "PORTION_EVENTS", 1)
+    before_at = fill(writer)
+    before = events(database_url)
+    moving_it = asyncio.ensure_future(asyncio.to_thread(archive, database_url, before_at=before_at, to=path))
+    while not moving_it.done():
+        await asyncio.to_thread(assert_sound, database_url)
+    await moving_it
+    assert_complete(database_url, path, before)
+
+
+async def test_two_archives_at_once_share_nothing(
+    writer: Writing, database_url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "PORTION_EVENTS", 10)
+    before_at = fill(writer)
+    paths = [path, path.with_name("other.jsonl.gz"), path.with_name("third.jsonl.gz")]
+    ended = await asyncio.gather(
+        *(asyncio.to_thread(archive, database_url, before_at=before_at, to=one) for one in paths),
+        return_exceptions=True,
+    )
+    moved = [one for one in ended if isinstance(one, moving.Moved)]
+    assert sum(one.rollouts for one in moved) == OVER
+    assert {type(one) for one in ended} <= {moving.Moved, FileRefused}
+    assert_sound(database_url)
 
 
 async def test_archived_id_stays_taken(ledger: Ledger, database_url: str, path: Path) -> None:

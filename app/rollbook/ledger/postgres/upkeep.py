@@ -1,6 +1,6 @@
 """Changes beside the commands on PostgreSQL: a connection of its own, a transaction at a time.
 
-What upkeep changes no command writes, so it takes no lock that a writer waits for.
+What upkeep changes no command writes, so it takes no lock that a writer waits for; only upkeep waits for upkeep.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from rollbook_projections import Row
 
 from .blocking import BlockingConnection, blocking_connection
 
-BEGIN = "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '30s'"
+UPKEEP_LOCK = 7_310_579_042_018_375_703
+"""The advisory lock that orders all upkeep of a database's ledger. Ours by its arbitrary value."""
+
+BEGIN = (
+    "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '30s';"
+    f" SELECT pg_advisory_xact_lock({UPKEEP_LOCK})"
+)
 
 
 class PostgresTurn:
