@@ -11,7 +11,9 @@ import httpx
 import pytest
 from osmosis_ai.rollout.client import RolloutClient, RolloutProtocolError
 
-from tests.support.processes import CHAT_URL, LIMIT_SEC, Deployment, until
+from rollbook.ledger.urls import POSTGRES, SQLITE
+from tests.support.databases import NewLedger
+from tests.support.processes import CHAT_URL, LIMIT_SEC, Deployment, deployed, until
 
 API_KEY = "a-key-for-the-server"
 KEY_VARIABLE = "TEST_SERVER_KEY"
@@ -20,18 +22,20 @@ LEASE_SEC = 2.0
 PROMPT: list[dict[str, Any]] = [{"role": "user", "content": "6 x 7?"}]
 
 
-@pytest.fixture(scope="module", params=["serve", "embedded"])
-def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    deployment = Deployment(tmp_path_factory.mktemp("reference"), **{KEY_VARIABLE: API_KEY})
-    if request.param == "serve":
-        times = ("--result-wait", str(WAIT_SEC), "--lease-timeout", str(LEASE_SEC))
-        deployment.serve("--api-key-env", KEY_VARIABLE, *times)
-    else:
-        deployment.embedded(
-            api_key=API_KEY, result_wait_timeout_sec=WAIT_SEC, polling_lease_timeout_sec=LEASE_SEC, queue="chosen"
-        )
-    yield deployment
-    deployment.close()
+@pytest.fixture(scope="module", params=[("serve", SQLITE), ("serve", POSTGRES), ("embedded", SQLITE)], ids="-".join)
+def deployment(
+    request: pytest.FixtureRequest, new_ledger: NewLedger, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    shape, database = request.param
+    with deployed(database, new_ledger, tmp_path_factory.mktemp("reference"), **{KEY_VARIABLE: API_KEY}) as deployment:
+        if shape == "serve":
+            times = ("--result-wait", str(WAIT_SEC), "--lease-timeout", str(LEASE_SEC))
+            deployment.serve("--api-key-env", KEY_VARIABLE, *times)
+        else:
+            deployment.embedded(
+                api_key=API_KEY, result_wait_timeout_sec=WAIT_SEC, polling_lease_timeout_sec=LEASE_SEC, queue="chosen"
+            )
+        yield deployment
 
 
 @pytest.fixture
