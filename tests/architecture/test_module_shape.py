@@ -8,7 +8,7 @@ import pytest
 from tests.architecture.sources import PACKAGES, ROOT, modules
 
 LINES_MAX = 600
-TIERS = frozenset({"unit", "contract", "processes", "reference", "architecture"})
+TIERS = frozenset({"unit", "contract", "processes", "chaos", "reference", "architecture"})
 
 _CODE_FOLDERS = (*PACKAGES, "tests", "examples", "benchmarks", "scripts")
 
