@@ -64,9 +64,10 @@ class Chronicle:
         self._show = show
         self._began = time.monotonic()
         self.lines: list[str] = []
+        self.results = 0
 
     def say(self, text: str) -> None:
-        line = f"{time.monotonic() - self._began:8.2f} s  {text}"
+        line = f"{time.monotonic() - self._began:8.2f} s {self.results:5d} results  {text}"
         self.lines.append(line)
         self._show(line)
 
@@ -129,7 +130,9 @@ async def _under_disorder(
 
         async def one(number: int) -> RolloutResultResponse:
             await asyncio.sleep(plan.seconds * BEGINNING * number / plan.rollouts)
-            return await trainer.roll_out(f"r-{number}")
+            result = await trainer.roll_out(f"r-{number}")
+            chronicle.results += 1
+            return result
 
         async with asyncio.TaskGroup() as group:
             rollouts = [group.create_task(one(number)) for number in range(plan.rollouts)]
@@ -138,7 +141,7 @@ async def _under_disorder(
                 async with asyncio.timeout(plan.seconds):
                     await Disorder(fleet, server, seed=plan.seed, say=chronicle.say).go_on()
             await fleet.calm()
-            chronicle.say(f"peace; {sum(rollout.done() for rollout in rollouts)} of {plan.rollouts} results are there")
+            chronicle.say("peace")
             await asyncio.wait(rollouts, timeout=LAST_RESULTS_SEC)
             late = [f"r-{number}" for number, rollout in enumerate(rollouts) if not rollout.done()]
             assert not late, f"no result of {', '.join(late)}"
