@@ -45,6 +45,9 @@ class Place(Protocol):
     """How much of the raw write-set's rate 64 callers must reach."""
     least_replayed: int
     """Events each second that a verified replay must reach."""
+    most_lone_latency: float | None
+    """How many times the reference's a lone caller's completion may take; None where each step is a trip to a server,
+    and no bar is set."""
     parked_polls: int
     ways_to_wake: tuple[tuple[str, bool], ...]
     """How one process learns of another's commit, and whether it needs a hint socket for that."""
@@ -82,6 +85,7 @@ class Files:
     raw = "sqlite3 alone, with one SELECT, INSERT and UPSERT by executemany, COMMIT"
     least_over_raw = 0.35
     least_replayed = 200_000
+    most_lone_latency: float | None = 2.0
     parked_polls = 1_000
     ways_to_wake: tuple[tuple[str, bool], ...] = (("hint socket", True), ("file poll", False))
 
@@ -121,6 +125,7 @@ class OwnServer:
     raw = "asyncpg alone, with BEGIN, one SELECT, INSERT and UPSERT by unnest, COMMIT, each a trip"
     least_over_raw = 0.4
     least_replayed = 150_000
+    most_lone_latency: float | None = None
     parked_polls = 5_000
     ways_to_wake: tuple[tuple[str, bool], ...] = (("LISTEN and NOTIFY", False),)
 

@@ -60,7 +60,7 @@ def run(place: Place, *, quick: bool) -> Report:
                 for kind, server in servers.items():
                     patience.wait()
                     samples.setdefault((kind, callers), []).append(_sample(place, server, rollouts, callers))
-    return _report(samples, patience, quick=quick)
+    return _report(place, samples, patience, quick=quick)
 
 
 def _rollouts(callers: int, *, quick: bool) -> int:
@@ -108,7 +108,7 @@ def _sample(place: Place, server: Server, rollouts: int, callers: int) -> Sample
     return Sample(result, usage.cpu_sec, usage.peak_bytes, spent)
 
 
-def _report(samples: Samples, patience: Patience, *, quick: bool) -> Report:
+def _report(place: Place, samples: Samples, patience: Patience, *, quick: bool) -> Report:
     medians = {key: _median(drives) for key, drives in samples.items()}
     speed: list[tuple[Cell, ...]] = []
     ratios: list[tuple[Cell, ...]] = []
@@ -149,7 +149,7 @@ def _report(samples: Samples, patience: Patience, *, quick: bool) -> Report:
                 shares,
             ),
         ),
-        _floors(medians),
+        _floors(place, medians),
         (
             f"Medians of {max(len(drives) for drives in samples.values())} rounds; servers alternate within a round. "
             "Memory is the proportional share (PSS) of all processes of a server at its sampled peak.",
@@ -185,7 +185,7 @@ def _shares(drives: list[Sample], rollouts: int) -> list[Cell]:
     ]
 
 
-def _floors(medians: dict[tuple[str, int], tuple[float, ...]]) -> tuple[Floor, ...]:
+def _floors(place: Place, medians: dict[tuple[str, int], tuple[float, ...]]) -> tuple[Floor, ...]:
     floors: list[Floor] = []
     for callers in (16, 64):
         base, own, top = (medians[kind, callers] for kind in (REFERENCE, OURS, CEILING))
@@ -193,6 +193,9 @@ def _floors(medians: dict[tuple[str, int], tuple[float, ...]]) -> tuple[Floor, .
         if top[0] >= THROUGHPUT_BAR * base[0]:
             ratio = own[0] / base[0]
             floors.append(Floor(f"{callers} callers: rollouts/s over the reference's", ratio, least=THROUGHPUT_BAR))
-    base, own = medians[REFERENCE, 1], medians[OURS, 1]
-    floors.append(Floor("1 caller: completion p50 over the reference's", own[3] / base[3], most=2.0))
+    if place.most_lone_latency is not None:
+        base, own = medians[REFERENCE, 1], medians[OURS, 1]
+        floors.append(
+            Floor("1 caller: completion p50 over the reference's", own[3] / base[3], most=place.most_lone_latency)
+        )
     return tuple(floors)
