@@ -119,11 +119,6 @@ class Reader:
         position: int = (await self.query("SELECT position FROM ledger_head WHERE id = 1"))[0][0]
         return position
 
-    async def changes_after(self, position: int, limit: int) -> list[tuple[int, int, str]]:
-        """(position, rollout number, event type) of the next events."""
-        text = "SELECT position, number, type FROM events WHERE position > ? ORDER BY position LIMIT ?"
-        return [(row[0], row[1], row[2]) for row in await self.query(text, (position, limit))]
-
     async def news_after(self, position: int, limit: int) -> list[News]:
         """The next events, and what they left: one read for all that a feed tells."""
         return [

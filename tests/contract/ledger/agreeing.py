@@ -26,7 +26,7 @@ def reads(now: int) -> dict[str, Read]:
         "counts": lambda reader: reader.counts(),
         "closures": lambda reader: reader.closures(),
         "last position": lambda reader: reader.last_position(),
-        "changes": lambda reader: reader.changes_after(3, 50),
+        "changes": lambda reader: reader.news_after(3, 50),
         "news": lambda reader: reader.news_after(3, 50),
         "due": lambda reader: reader.sweep_due(now),
         "stale": lambda reader: reader.stale_schedulers(now),
