@@ -22,7 +22,6 @@ from .report import Cell, Floor, Report, Table, median, percentile
 SUBJECT = "submits by group commit, over the raw write-set in the same run"
 CALLERS = (1, 16, 64, 512)
 FLOOR_CALLERS = 64
-LEAST_BUSY_OVER_IDLE = 0.3
 PAIRS = 32
 """Request loops beside the callers: enough to keep the event loop busy all the time."""
 
@@ -179,7 +178,7 @@ def _report(
         ),
         (
             Floor(f"{FLOOR_CALLERS} callers: submits/s over raw", ratios[FLOOR_CALLERS], least=place.least_over_raw),
-            Floor("busy loop: submits/s over idle", over_idle, least=LEAST_BUSY_OVER_IDLE),
+            Floor("busy loop: submits/s over idle", over_idle, least=place.least_busy_over_idle),
         ),
         (
             f"Raw: {place.raw}, the same event and rollout rows in batches of as many as there are callers; no "

@@ -43,6 +43,9 @@ class Place(Protocol):
     """What `raw_submits_per_sec` does in a transaction."""
     least_over_raw: float
     """How much of the raw write-set's rate 64 callers must reach."""
+    least_busy_over_idle: float
+    """How much of their rate on an idle loop 64 callers must keep beside a busy one. Where a commit is four trips to a
+    server, it waits for four turns of the loop, and batches grow only as far as there are callers."""
     least_replayed: int
     """Events each second that a verified replay must reach."""
     most_lone_latency: float | None
@@ -84,6 +87,7 @@ class Files:
     held = "open files on the database"
     raw = "sqlite3 alone, with one SELECT, INSERT and UPSERT by executemany, COMMIT"
     least_over_raw = 0.35
+    least_busy_over_idle = 0.3
     least_replayed = 200_000
     most_lone_latency: float | None = 2.0
     parked_polls = 1_000
@@ -124,6 +128,7 @@ class OwnServer:
     held = "connections to the database"
     raw = "asyncpg alone, with BEGIN, one SELECT, INSERT and UPSERT by unnest, COMMIT, each a trip"
     least_over_raw = 0.4
+    least_busy_over_idle = 0.1
     least_replayed = 150_000
     most_lone_latency: float | None = None
     parked_polls = 5_000
