@@ -86,6 +86,23 @@ async def test_process_has_a_few_connections_however_busy_it_is(database_url: st
     assert 2 <= max(counts) <= MOST_CONNECTIONS
 
 
+async def test_connections_that_lay_idle_for_long_are_replaced(
+    database_url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall may have forgotten them, and would then swallow what is sent."""
+
+    async def session() -> int:
+        found: int = (await ledger.reader.long_query("SELECT pg_backend_pid()"))[0][0]
+        return found
+
+    kept = await session()
+    assert await session() == kept
+    monkeypatch.setattr(reads, "IDLE_LIMIT_SEC", 0.0)
+    assert await session() != kept
+    there = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1"
+    await until(lambda: execute(database_url, there, kept) == [(0,)], what="an end of the old session")
+
+
 async def test_closed_ledger_leaves_no_connection(database_url: str) -> None:
     ledger = await Ledger.open(database_url)
     await ledger.submit(admit("r-1"))

@@ -20,6 +20,8 @@ LONG_READS = 2
 """Connections of each kind, opened when they are first needed."""
 SHORT_READ_LIMIT_SEC = 10.0
 """How long a short read may take: callers wait for it. Long ones have the connection's own limit."""
+IDLE_LIMIT_SEC = 60.0
+"""Connections that lay idle for longer are not used any more: what stands in between may have forgotten them."""
 TURN_LIMIT_SEC = 15.0
 RETRY_SEC = 3.0
 FIRST_PAUSE_SEC = 0.02
@@ -34,7 +36,8 @@ class Pool:
         self._url = url
         self._settings = settings
         self._turns = asyncio.Semaphore(size)
-        self._idle: list[Connection] = []
+        self._idle: list[tuple[Connection, float]] = []
+        """With the time of their last use."""
         self._closed = False
 
     @asynccontextmanager
@@ -51,7 +54,7 @@ class Pool:
             raise LedgerUnavailable("too many reads of the ledger are under way; try again later") from error
         connection: Connection | None = None
         try:
-            connection = self._idle.pop() if self._idle else await connect(self._url, settings=self._settings())
+            connection = self._kept() or await connect(self._url, settings=self._settings())
             yield connection
         except BaseException:
             # Whatever state it is in, nobody else gets it: a cancelled read may still be running on it.
@@ -62,15 +65,25 @@ class Pool:
             if self._closed or connection.is_closed():
                 connection.terminate()
             else:
-                self._idle.append(connection)
+                self._idle.append((connection, asyncio.get_running_loop().time()))
         finally:
             self._turns.release()
+
+    def _kept(self) -> Connection | None:
+        """A connection that is there and probably works."""
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            connection, used_at = self._idle.pop()
+            if not connection.is_closed() and now - used_at < IDLE_LIMIT_SEC:
+                return connection
+            connection.terminate()
+        return None
 
     async def close(self) -> None:
         """Close the connections; those in use end with their reads."""
         self._closed = True
         idle, self._idle = self._idle, []
-        for connection in idle:
+        for connection, _ in idle:
             connection.terminate()
 
 
