@@ -56,6 +56,17 @@ async def test_pooler_that_forgets_statements_is_refused_with_what_to_change(
                 await Ledger.open(pooler.url)
 
 
+async def test_direct_connection_that_is_slow_is_not_taken_for_a_pooler(
+    tcp_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pooling, "TURN_LIMIT_SEC", 0.0)
+    first = await connect(parse_url(tcp_url))
+    try:
+        assert await find_pooling(first, parse_url(tcp_url)) is Pooling.NONE
+    finally:
+        first.terminate()
+
+
 async def test_pooler_with_a_session_for_each_client_is_as_good_as_none(tcp_url: str) -> None:
     async with pooler_before(tcp_url, keeps_statements=False, lending="own") as pooler:
         assert await found(pooler) is Pooling.NONE
