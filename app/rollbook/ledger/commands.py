@@ -19,6 +19,11 @@ MemberKind = Literal["api", "scheduler"]
 class Command[Answer](msgspec.Struct, frozen=True):
     """Base of all commands."""
 
+    @property
+    def size_bytes(self) -> int:
+        """What it adds to its batch's size, about; commands without a payload add nothing that counts."""
+        return 0
+
 
 class Admit(Command[RolloutState], frozen=True):
     """Take in a rollout. Refused: KeyReused, AdmissionClosed, QueueFull, then RolloutKnown.
@@ -42,6 +47,10 @@ class Admit(Command[RolloutState], frozen=True):
     idempotency_key: str | None = None
     same_digests: tuple[bytes, ...] = ()
     """With a key: the lease digests that this very request could have got, one for each secret key in use."""
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.request)
 
 
 class Poll(Command[RolloutState], frozen=True):
@@ -116,6 +125,10 @@ class FinishAttempt(Command[RolloutState], frozen=True):
     rewards: tuple[Score, ...] = ()
     metrics: tuple[Score, ...] = ()
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self.sample or b"") + len(self.trajectory or b"")
+
 
 class CloseAttempt(Command[RolloutState], frozen=True):
     """The attempt ended without a result: its runner died (``lost``) or it was given back (``released``).
@@ -146,10 +159,11 @@ class TakeOver(Command[int], frozen=True):
     """Sweep: declare schedulers without a beat for ``dead_after_us`` dead and end their attempts as lost.
 
     Answers how many attempts were taken over. Guarded by the beat as it stands in the same transaction. ``by`` is the
-    scheduler that sweeps: whatever its last beat (its process stood still, the clock jumped), it lives.
+    scheduler that sweeps: whatever its last beat (its process stood still, the clock jumped), it lives. Without
+    ``dead_after_us`` nobody is declared dead, and only attempts of schedulers that stopped before are ended.
     """
 
-    dead_after_us: int
+    dead_after_us: int | None
     by: str | None = None
     limit: int = 500
 

@@ -3,6 +3,9 @@
 No timer: a batch is flushed at the first turn of the loop that brings nothing new to it, and while it is being
 written the next one gathers. How a batch is written is its database's affair (`Committer`). A caller that goes away
 does not take its command back: what was submitted is carried out.
+
+A batch is bounded in commands and in bytes. Where more waits than it takes, commands without a large payload go first:
+no beat waits for a queue of results.
 """
 
 from __future__ import annotations
@@ -19,6 +22,10 @@ from .meters import WriterMeters
 from .refusals import LedgerError, LedgerUnavailable
 
 MAX_BATCH = 512
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+"""Payloads of one batch; a larger command has one of its own. Others wait while a batch is sent, beats among them."""
+LIGHT_BYTES = MAX_BATCH_BYTES // MAX_BATCH
+"""Commands up to this size are light: a batch takes as many as it may."""
 GATHER_TURNS = 8
 """A turn takes microseconds on an idle loop. On a busy one each brings more callers, up to this many turns."""
 
@@ -34,6 +41,8 @@ class GroupCommitWriter:
         self._committer = committer
         self._on_commit = on_commit
         self._waiting: list[_Waiting] = []
+        self._waiting_bytes = 0
+        self._light_went_first = False
         self._flight: list[_Waiting] | None = None
         self._scheduled = False
         self._closing = False
@@ -56,6 +65,7 @@ class GroupCommitWriter:
             raise LedgerUnavailable("the ledger is closed in this process")
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting.append((command, future, perf_counter()))
+        self._waiting_bytes += command.size_bytes
         self._idle.clear()
         if self._flight is None and not self._scheduled:
             self._scheduled = True
@@ -72,8 +82,43 @@ class GroupCommitWriter:
 
     def _flush(self) -> None:
         self._scheduled = False
-        self._flight, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+        if len(self._waiting) <= MAX_BATCH and self._waiting_bytes <= MAX_BATCH_BYTES:
+            self._flight, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            self._light_went_first = False
+        else:
+            self._flight = self._take_some()
         self._committer.commit([command for command, *_ in self._flight])
+
+    def _take_some(self) -> list[_Waiting]:
+        """A batch of what waits, where that is too much for one.
+
+        With more bytes than one takes, every other batch has only light commands, if there are any. In between comes
+        one of whatever fits, the oldest in any case: everybody has a turn.
+        """
+        self._light_went_first = self._waiting_bytes > MAX_BATCH_BYTES and not self._light_went_first
+        taken = self._take(light=True) if self._light_went_first else []
+        if not taken:
+            self._light_went_first = False
+            taken = self._take(light=False)
+        return taken
+
+    def _take(self, *, light: bool) -> list[_Waiting]:
+        taken: list[_Waiting] = []
+        taken_bytes = 0
+        left: list[_Waiting] = []
+        for index, waiting in enumerate(self._waiting):
+            size = waiting[0].size_bytes
+            if size > LIGHT_BYTES if light else taken and taken_bytes + size > MAX_BATCH_BYTES:
+                left.append(waiting)
+                continue
+            taken.append(waiting)
+            taken_bytes += size
+            if len(taken) == MAX_BATCH:
+                left += self._waiting[index + 1 :]
+                break
+        self._waiting = left
+        self._waiting_bytes -= taken_bytes
+        return taken
 
     def _landed(self, result: Committed | BaseException) -> None:
         flight, self._flight = self._flight or [], None
