@@ -56,7 +56,6 @@ def check_feed(database_url: str, record: Path) -> int:
     return len(positions)
 
 
-def check_nothing_is_left(deployment: Deployment) -> None:
-    """No process and no session of the database."""
-    assert deployment.pids() == []
+def check_no_session_is_left(deployment: Deployment) -> None:
+    """Nobody is connected to the database any more."""
     assert execute(deployment.database_url, _SESSIONS) == []

@@ -109,6 +109,7 @@ async def _run(plan: Plan, deployment: Deployment, server: PrivateServer, chroni
         finally:
             await fleet.abandon()
         assert set(codes.values()) == {0}, f"processes did not end in order: {codes}"
+        assert deployment.pids() == [], "processes were left behind"
         last = deployment.number("SELECT position FROM ledger_head")
         await until(lambda: (positions_read(record) or [0])[-1] == last, what="the follower at the end of the ledger")
     assert {result.status for result in results} == {"success"}
@@ -116,8 +117,8 @@ async def _run(plan: Plan, deployment: Deployment, server: PrivateServer, chroni
     checks.check_rollouts(deployment, [result.rollout_id for result in results])
     attempts = checks.check_attempts(deployment.database_url)
     events = checks.check_feed(deployment.database_url, record)
-    deployment.close()
-    checks.check_nothing_is_left(deployment)
+    deployment.close()  # of its own connection, through which it looked at the ledger
+    checks.check_no_session_is_left(deployment)
     return Report(len(results), attempts, events, len(chronicle.lines), repeated)
 
 
