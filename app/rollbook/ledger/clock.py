@@ -10,11 +10,14 @@ def host_clock_us() -> int:
     return time.time_ns() // 1_000
 
 
-def _monotonic_us() -> int:
+def monotonic_us() -> int:
+    """Time since some moment, which nobody sets."""
     return time.monotonic_ns() // 1_000
 
 
 LARGE_SKEW_US = 5_000_000
+SLOW_ANSWER_US = 50_000
+FRESH_US = 10_000_000
 
 
 def clock_trouble(skew_us: int) -> str | None:
@@ -35,11 +38,19 @@ class SharedClock:
     """
 
     def __init__(self) -> None:
-        self._offset_us = host_clock_us() - _monotonic_us()
+        self._offset_us = host_clock_us() - monotonic_us()
+        self._heard_at: int | None = None
 
-    def heard(self, now_us: int) -> None:
-        """The other clock showed this just now."""
-        self._offset_us = now_us - _monotonic_us()
+    def heard(self, now_us: int, *, took_us: int = 0) -> None:
+        """The other clock showed this just now, in an answer that took so long.
+
+        A slow answer is passed over while a good one is fresh: a process that stood still reads old time from it.
+        """
+        here = monotonic_us()
+        if took_us > SLOW_ANSWER_US and self._heard_at is not None and here - self._heard_at < FRESH_US:
+            return
+        self._heard_at = here
+        self._offset_us = now_us - here
 
     def __call__(self) -> int:
-        return _monotonic_us() + self._offset_us
+        return monotonic_us() + self._offset_us

@@ -31,19 +31,26 @@ Listener = Callable[[dict[int, RolloutState]], None]
 class Watch:
     """The latest that was told about one rollout while it is watched."""
 
-    __slots__ = ("_latest", "_released", "_status", "_waiter")
+    __slots__ = ("_latest", "_released", "_seq", "_status", "_waiter")
 
     def __init__(self) -> None:
         self._latest: RolloutState | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._status = ""
+        self._seq = 0
         self._released = False
 
     def offer(self, state: RolloutState) -> None:
         """Take in a change."""
         if self._latest is None or state.seq > self._latest.seq:
             self._latest = state
-        if self._waiter is not None and not self._waiter.done() and state.status != self._status:
+        # What is told can be older than what the waiter knows: read before its renewal, told after it.
+        if (
+            self._waiter is not None
+            and not self._waiter.done()
+            and state.seq > self._seq
+            and state.status != self._status
+        ):
             self._waiter.set_result(None)
 
     def release(self) -> None:
@@ -56,7 +63,7 @@ class Watch:
         """The state once its status differs from ``state``'s, else the latest when ``timeout_sec`` is over."""
         if not self._moved(state) and not self._released:
             loop = asyncio.get_running_loop()
-            self._status = state.status
+            self._status, self._seq = state.status, state.seq
             self._waiter = waiter = loop.create_future()
             timer = loop.call_later(timeout_sec, self._time_over, waiter)
             try:
@@ -165,6 +172,8 @@ class Feed:
             idle += pause
             try:
                 if hinted or idle >= BACKSTOP_SEC or await self._hints.changed():
+                    if not hinted and idle >= BACKSTOP_SEC:
+                        await self._look_back()
                     idle = 0.0
                     await self._catch_up()
                 self.trouble = None
@@ -175,6 +184,17 @@ class Feed:
                     unforeseen = not isinstance(error, LedgerUnavailable)
                     log.warning("the feed cannot follow the ledger and tries again: %s", error, exc_info=unforeseen)
                 self.trouble = str(error) or type(error).__name__
+
+    async def _look_back(self) -> None:
+        """Follow a database that was set back: a standby that took over had not got the last commits."""
+        told = self._position
+        last = await self._reader.last_position()
+        if last < told == self._position:
+            log.warning("the ledger ends at %d, before what was told last (%d): it was set back", last, told)
+            # Where the two histories part is not known, so everybody who waits is told how things stand.
+            states = await self._reader.states_of(list(self._watches))
+            self._position = last
+            self._tell({state.number: state for state in states})
 
     async def _catch_up(self) -> None:
         complete = False

@@ -133,6 +133,13 @@ class Reader:
         rows = await self.query(f"{sql.SELECT_STATE} WHERE rollout_id = ?", (rollout_id,))
         return RolloutState(*rows[0]) if rows else None
 
+    async def states_of(self, rollout_ids: Sequence[str]) -> list[RolloutState]:
+        """States by id."""
+        found: list[RolloutState] = []
+        for query in self._statements.states("rollout_id", rollout_ids):
+            found.extend(RolloutState(*row) for row in await self.query(*query))
+        return found
+
     async def states(self, numbers: Sequence[int]) -> list[RolloutState]:
         """States by rollout number."""
         found: list[RolloutState] = []

@@ -114,8 +114,14 @@ class ApiService:
             status=RolloutStatus.QUEUED,
             polling_lease_token=asked.tokens[state.lease_digest],
             result_wait_timeout_sec=self.settings.result_wait_timeout_sec,
-            polling_lease_timeout_sec=self.settings.polling_lease_timeout_sec,
+            polling_lease_timeout_sec=self._lease_timeout_sec(state),
         )
+
+    def _lease_timeout_sec(self, state: RolloutState) -> float:
+        """What the rollout was admitted with, perhaps long ago and by an API with another setting."""
+        told_sec = self.settings.polling_lease_timeout_sec
+        same = int(told_sec * MICROSECONDS) == state.lease_timeout_us
+        return told_sec if same else state.lease_timeout_us / MICROSECONDS
 
     async def poll(self, rollout_id: str, token: str) -> bytes:
         """Renew the lease, wait for a change of status, and tell the result as it then stands, as JSON.

@@ -123,6 +123,36 @@ async def test_renewals_wake_nobody(ledger: Ledger, other: Ledger) -> None:
             assert [state.status for state in await asyncio.gather(*waits)] == ["cancelled"] * 2
 
 
+async def test_news_older_than_the_renewal_does_not_wake(ledger: Ledger) -> None:
+    await ledger.submit(scheduler())
+    queued = await ledger.submit(admit())
+    await ledger.submit(claim())
+    await ledger.submit(enter())
+    watch = Watch()
+    running = await ledger.submit(poll())
+    waiting = asyncio.ensure_future(changed(running, watch))
+    await asyncio.sleep(0)
+    watch.offer(queued)  # read before the renewal, told after it
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    watch.offer(await ledger.submit(finish()))
+    assert (await waiting).status == "success"
+
+
+async def test_ledger_that_was_set_back_is_followed_and_those_who_wait_are_told(ledger: Ledger, other: Ledger) -> None:
+    await ledger.submit(admit())
+    hearing = Hearing(other)
+    await ledger.submit(admit("seen"))
+    await hearing.until("seen")
+    with other.feed.watch("r-1") as watch:
+        waiting = asyncio.ensure_future(changed(await other.submit(poll()), watch))
+        other.feed._position = 1_000  # as if a standby without the last commits had taken over
+        await ledger.submit(cancel("r-1"))
+        assert (await waiting).status == "cancelled"
+    await ledger.submit(admit("after"))
+    await hearing.until("after")
+
+
 async def test_wait_ends_with_its_time_and_tells_the_latest(ledger: Ledger) -> None:
     await ledger.submit(admit())
     with ledger.feed.watch("r-1") as watch:
