@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from sqlalchemy.engine import make_url
 
 from rollbook.ledger.audit import audit
 from rollbook.ledger.ledger import Ledger
@@ -262,3 +263,58 @@ async def test_moment_whose_session_is_ended_is_an_error_of_the_ledger(database_
         assert await moment.state("r-1") is not None
         end_all_sessions(database_url)
     await read_in_each_way(ledger, "r-1")
+
+
+WAYS_TO_READ = [way for way in WAYS if way != "submit"]
+
+
+@pytest.mark.parametrize("way", WAYS_TO_READ)
+async def test_read_that_finds_its_connection_broken_is_tried_again_however_late_it_is(
+    proxy: Proxy, proxied: Ledger, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """As in a process that was stopped for longer than reads are tried."""
+    await proxied.submit(admit("r-1"))
+    await read_in_each_way(proxied, "r-1")
+    monkeypatch.setattr(reads, "RETRY_SEC", 0.0)
+    broken = False
+
+    async def break_first(_link: Link, message: Message) -> bool:
+        nonlocal broken
+        if not broken and message.from_client:
+            broken = True
+            proxy.cut_all()
+            return False
+        return True
+
+    proxy.judge = break_first
+    if way == "at_one_moment":
+        async with proxied.reader.at_one_moment() as moment:
+            assert await moment.state("r-1") is not None
+    else:
+        await WAYS[way](proxied)
+    assert broken
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_isolation_that_the_database_prefers_makes_no_writer_fail(database_url: str, isolation: str) -> None:
+    name = make_url(database_url).database
+    execute(database_url, f"ALTER DATABASE {name} SET default_transaction_isolation = '{isolation}'")
+    waiting = """
+        SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+        WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database()
+    """
+    ledgers = [await Ledger.open(database_url) for _ in range(2)]
+    try:
+        await ledgers[0].submit(admit("r-1"))
+        await ledgers[1].submit(poll("r-1"))  # so that both have their connection
+        holder = await asyncpg.connect(database_url)
+        await holder.execute(f"BEGIN; SELECT pg_advisory_xact_lock({store.WRITE_LOCK})")
+        polls = [asyncio.create_task(each.submit(poll("r-1"))) for each in ledgers]
+        await until(lambda: execute(database_url, waiting) == [(2,)], what="two writers that wait for the lock")
+        await holder.close()
+        assert sorted([(await each).seq for each in polls]) == [3, 4]
+        assert [each.retries for each in ledgers] == [0, 0]
+    finally:
+        for each in ledgers:
+            await each.close()
+    assert_whole(database_url)

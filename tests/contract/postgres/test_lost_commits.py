@@ -134,6 +134,54 @@ async def test_commit_in_doubt_of_a_database_that_stays_away_is_told_as_such(
     assert_whole(database_url)
 
 
+@pytest.mark.parametrize("lose", [lose_answer, lose_commit])
+async def test_commit_in_doubt_is_looked_for_also_when_the_database_had_been_away(
+    database_url: str,
+    proxy: Proxy,
+    proxied: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    lose: Callable[[Link, Message], Awaitable[bool | None]],
+) -> None:
+    await proxied.submit(admit("before"))
+    proxy.accepts = False
+    proxy.cut_all()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(store, "RETRY_SEC", 0.3)
+        with pytest.raises(LedgerUnavailable, match="cannot be written"):
+            await proxied.submit(admit("while it is away"))
+    proxy.accepts = True
+    proxy.judge = once(lose)
+    assert (await proxied.submit(admit("r-1"))).seq == 1
+    assert written(database_url) == ["rollout_admitted", "rollout_admitted"]
+    assert_whole(database_url)
+
+
+async def test_commit_stays_in_doubt_when_connections_cannot_even_be_tried(
+    database_url: str, proxy: Proxy, proxied: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RETRY_SEC", 0.3)
+    await proxied.submit(admit("before"))
+
+    async def lose_and_misconfigure(link: Link, message: Message) -> bool | None:
+        said = await lose_answer(link, message)
+        if said is not None:
+            monkeypatch.setenv("PGSSLMODE", "no such mode")
+        return said
+
+    proxy.judge = once(lose_and_misconfigure)
+    outcomes = await asyncio.gather(
+        *(proxied.submit(admit(f"r-{number}")) for number in range(3)), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [LedgerUnavailable] * 3
+    assert all("whether the last write landed is not known" in str(outcome) for outcome in outcomes)
+    with pytest.raises(LedgerUnavailable, match="cannot be written now: no connection can be opened"):
+        await proxied.submit(admit("r-3"))
+    monkeypatch.delenv("PGSSLMODE")
+    await proxied.submit(admit("r-4"))
+    assert written(database_url) == ["rollout_admitted"] * 5
+    assert_whole(database_url)
+
+
 async def test_lost_answer_of_a_beat_is_asked_for_again(database_url: str, proxy: Proxy, proxied: Ledger) -> None:
     proxy.judge = once(lose_answer)
     assert await proxied.submit(register("s-1")) is True

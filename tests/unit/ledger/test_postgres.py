@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import asyncpg
 import pytest
 from asyncpg.exceptions import _base
+from sqlalchemy.engine import make_url
 
-from rollbook.ledger.postgres.connecting import describe, is_outage, unavailable
+from rollbook.ledger.postgres.connecting import (
+    FIRST_PAUSE_SEC,
+    LONGEST_PAUSE_SEC,
+    connect,
+    describe,
+    is_outage,
+    pauses,
+    unavailable,
+)
 from rollbook.ledger.postgres.dialect import numbered
 
 LATER = [
@@ -75,3 +86,19 @@ def test_every_outage_has_words() -> None:
 )
 def test_marks_are_numbered_in_their_order(text: str, marked: str) -> None:
     assert numbered(text) == marked
+
+
+def test_those_who_lost_their_connections_together_do_not_come_back_together() -> None:
+    others = [list(islice(pauses(), 12)) for _ in range(20)]
+    for together in zip(*others, strict=True):
+        assert len(set(together)) == len(others)
+    for waits in others:
+        assert FIRST_PAUSE_SEC / 2 <= waits[0] < FIRST_PAUSE_SEC * 2
+        assert LONGEST_PAUSE_SEC / 2 <= waits[-1] < LONGEST_PAUSE_SEC * 2
+
+
+async def test_connection_that_cannot_be_tried_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSSLMODE", "no such mode")
+    with pytest.raises(ConnectionError, match="sslmode") as caught:
+        await connect(make_url("postgresql://rollbook@127.0.0.1:1/rollbook"))
+    assert is_outage(caught.value)

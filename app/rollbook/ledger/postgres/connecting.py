@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import asyncpg
@@ -13,6 +14,8 @@ from rollbook.ledger.refusals import LedgerUnavailable
 CONNECT_LIMIT_SEC = 5.0
 COMMAND_LIMIT_SEC = 60.0
 """A server that vanished without a word is noticed by then; what others wait for has shorter limits of its own."""
+FIRST_PAUSE_SEC = 0.02
+LONGEST_PAUSE_SEC = 0.5
 CACHED_STATEMENTS = 1024
 APPLICATION = "rollbook"
 
@@ -33,6 +36,9 @@ FORGETFUL_POOLER = (
 _FORGOTTEN = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 """A statement that we prepared is not there, or somebody else's is in its place."""
 
+LONG_WAITED = (TimeoutError, asyncpg.LockNotAvailableError)
+"""Errors of a database that was asked for long enough. Any other may be told of a connection that broke long ago."""
+
 Connection = Any
 """An `asyncpg.Connection`; the driver brings no types."""
 
@@ -50,8 +56,18 @@ async def connect(url: sa.URL, *, command_limit_sec: float | None = None, settin
     Each of its commands ends within ``command_limit_sec``, or within `COMMAND_LIMIT_SEC`.
 
     Raises:
-        OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError: as `is_outage` tells apart.
+        OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError: all of them outages to `is_outage`.
     """
+    try:
+        return await _connect(url, command_limit_sec=command_limit_sec, settings=settings)
+    except Exception as error:
+        if is_outage(error):
+            raise
+        # Files of keys and passwords, the environment, a server's settings: no command's data, and it may be mended.
+        raise ConnectionError(f"no connection can be opened: {error}") from error
+
+
+async def _connect(url: sa.URL, *, command_limit_sec: float | None, settings: Sequence[str]) -> Connection:
     connection = await asyncpg.connect(
         url.render_as_string(hide_password=False),
         timeout=CONNECT_LIMIT_SEC,
@@ -75,6 +91,14 @@ def is_outage(error: BaseException) -> bool:
     if isinstance(error, _DATA):
         return False
     return isinstance(error, OUTAGES)
+
+
+def pauses() -> Iterator[float]:
+    """How many seconds to wait before each try: ever longer, and not as long as the others whose connection broke."""
+    pause = FIRST_PAUSE_SEC
+    while True:
+        yield pause * random.uniform(0.5, 1.5)
+        pause = min(pause * 2, LONGEST_PAUSE_SEC)
 
 
 def unavailable(error: BaseException, *, doing: str) -> LedgerUnavailable:

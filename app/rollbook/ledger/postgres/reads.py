@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook_projections import Row
 
-from .connecting import OUTAGES, PLANNING, Connection, connect, is_outage, unavailable
+from .connecting import LONG_WAITED, OUTAGES, PLANNING, Connection, connect, is_outage, pauses, unavailable
 from .dialect import numbered
 
 SHORT_READS = 2
@@ -24,8 +24,6 @@ IDLE_LIMIT_SEC = 60.0
 """Connections that lay idle for longer are not used any more: what stands in between may have forgotten them."""
 TURN_LIMIT_SEC = 15.0
 RETRY_SEC = 3.0
-FIRST_PAUSE_SEC = 0.02
-LONGEST_PAUSE_SEC = 0.5
 
 
 class Pool:
@@ -143,18 +141,21 @@ class PostgresReads:
     async def _tried[Result](self, read: Callable[[], Awaitable[Result]]) -> Result:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + RETRY_SEC
-        pause = FIRST_PAUSE_SEC
+        waits = pauses()
+        tried = 0
         while True:
+            tried += 1
             try:
                 return await read()
             except Exception as error:
                 if not is_outage(error):
                     raise
-                if loop.time() >= give_up_at:
+                # A process that was stopped for longer than that finds its connection broken: that is no outage yet.
+                hasty = tried == 1 and not isinstance(error, LONG_WAITED)
+                if loop.time() >= give_up_at and not hasty:
                     raise unavailable(error, doing="read") from error
             self._retried()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SEC)
+            await asyncio.sleep(next(waits))
 
     async def close(self) -> None:
         await self._short.close()

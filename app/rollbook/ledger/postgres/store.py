@@ -27,7 +27,17 @@ from rollbook.ledger.statements import SELECT_API_SEEN, STATE_COLUMNS, Steps
 from rollbook.ledger.transaction import Head, QueueCount, Transaction
 from rollbook_projections import RolloutState, Row, tables
 
-from .connecting import OUTAGES, PLANNING, Connection, connect, describe, is_outage, unavailable
+from .connecting import (
+    LONG_WAITED,
+    OUTAGES,
+    PLANNING,
+    Connection,
+    connect,
+    describe,
+    is_outage,
+    pauses,
+    unavailable,
+)
 from .dialect import STATEMENTS, numbered
 from .writes import write_of
 
@@ -41,13 +51,17 @@ STALLED_WRITER_SEC = 5
 wait for its lock. Less than they wait at most."""
 WRITE_LIMIT_SEC = 15.0
 """What a server that does not answer is given for each statement; more than the lock may take."""
+SLOWEST_LINK_BYTES_PER_SEC = 4 * 1024 * 1024
+"""Both limits are longer by the time that a batch's payloads take at this speed. A full batch that stalls is still
+ended before others have waited in vain."""
+LARGEST_BATCH_BYTES = 1_000_000_000
+"""The server takes no longer message, and ends the session without a word."""
 RETRY_SEC = 5.0
-FIRST_PAUSE_SEC = 0.02
-LONGEST_PAUSE_SEC = 0.5
 SILENCE = "this API could not renew leases for a while"
 
 BEGIN = (
-    f"BEGIN; SET LOCAL lock_timeout = '{LOCK_LIMIT_SEC}s';"
+    # Whatever the database's default is: stricter ones would show what was there before the lock was.
+    f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{LOCK_LIMIT_SEC}s';"
     f" SET LOCAL idle_in_transaction_session_timeout = '{STALLED_WRITER_SEC}s';"
     f" SET LOCAL {'; SET LOCAL '.join(PLANNING)};"
     f" SELECT pg_advisory_xact_lock({WRITE_LOCK})"
@@ -60,7 +74,6 @@ _END_STUCK_HOLDER = f"""
     AND l.classid = {WRITE_LOCK >> 32} AND l.objid = {WRITE_LOCK & 0xFFFF_FFFF}
     AND a.wait_event = 'ClientWrite' AND a.state_change <= clock_timestamp() - make_interval(secs => $1)
 """
-_LONG_WAITED = (TimeoutError, asyncpg.LockNotAvailableError)
 _BY_ID = "r.rollout_id = ANY($1::text[])"
 # One trip for all that a batch must know. What belongs to no rollout is in the first row alone.
 _OPENING = f"""
@@ -158,9 +171,9 @@ class PostgresStore:
         loop = asyncio.get_running_loop()
         # While it is known to be away, each batch asks once: its callers can wait elsewhere.
         give_up_at = loop.time() + (RETRY_SEC if self._reachable else 0.0)
-        pause = FIRST_PAUSE_SEC
+        waits = pauses()
         doubt: Doubt | None = None
-        tried = 0
+        tried = doubts = 0
         while True:
             tried += 1
             try:
@@ -174,17 +187,20 @@ class PostgresStore:
                 await self._drop_connection()
                 if isinstance(error, CommitInDoubtError):
                     doubt = error.doubt
-                elif not is_outage(error):
+                    doubts += 1
+                    if doubts == 1:
+                        # It was there until the commit: there is time to look, also if it had been away.
+                        give_up_at = loop.time() + RETRY_SEC
+                elif not isinstance(error, Exception) or (doubt is None and not is_outage(error)):
                     raise
                 # A process that was stopped for longer than that finds its connection broken: that is no outage yet.
-                hasty = tried == 1 and self._reachable and not isinstance(error, _LONG_WAITED)
+                hasty = tried == 1 and self._reachable and not isinstance(error, LONG_WAITED)
                 if loop.time() >= give_up_at and not hasty and not await self._ended_holder(error):
                     self._reachable = False
                     raise self._given_up(error, doubt) from error
                 self._retried()
                 log.debug("the ledger's connection failed and is opened anew: %s", describe(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_SEC)
+                await asyncio.sleep(next(waits))
             else:
                 self._reachable = True
                 return committed
@@ -197,7 +213,8 @@ class PostgresStore:
         )
 
     async def _transact(self, connection: Connection, commands: list[Command[Any]]) -> Committed:
-        await connection.execute(BEGIN)
+        slack_sec = _slack_sec(commands)
+        await connection.execute(_begin(slack_sec))
         keys = named_keys(commands)
         if keys:
             rows = await connection.fetch(OPENING_BY_KEY, named_ids(commands), keys)
@@ -213,16 +230,18 @@ class PostgresStore:
         answers = await _drive(connection, steps)
         write = write_of(transaction)
         if write is not None:
-            await connection.execute(write[0], *write[1])
+            await connection.execute(write[0], *write[1], timeout=WRITE_LIMIT_SEC + slack_sec)
         head = transaction.head
         committed = Committed(answers, before + 1, head.position, transaction.changed, transaction.wakes)
-        await self._commit(connection, committed, transaction)
+        await self._commit(connection, committed, transaction, limit_sec=WRITE_LIMIT_SEC + slack_sec)
         self._written_at = now
         return committed
 
-    async def _commit(self, connection: Connection, committed: Committed, transaction: Transaction) -> None:
+    async def _commit(
+        self, connection: Connection, committed: Committed, transaction: Transaction, *, limit_sec: float
+    ) -> None:
         try:
-            status = await connection.execute("COMMIT")
+            status = await connection.execute("COMMIT", timeout=limit_sec)
         except BaseException as error:
             if not is_outage(error):
                 raise
@@ -269,6 +288,24 @@ class PostgresStore:
                 await connection.close(timeout=1.0)
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 connection.terminate()
+
+
+def _slack_sec(commands: list[Command[Any]]) -> int:
+    """How much longer than the limits a batch may take for its payloads' sake.
+
+    Raises:
+        ValueError: the server would not take them at all.
+    """
+    size = sum([command.size_bytes for command in commands])
+    if size > LARGEST_BATCH_BYTES:
+        raise ValueError(f"{size} bytes are more than PostgreSQL takes at once ({LARGEST_BATCH_BYTES}); send less")
+    return size // SLOWEST_LINK_BYTES_PER_SEC
+
+
+def _begin(slack_sec: int) -> str:
+    if not slack_sec:
+        return BEGIN
+    return f"{BEGIN}; SET LOCAL idle_in_transaction_session_timeout = '{STALLED_WRITER_SEC + slack_sec}s'"
 
 
 def _begun(rows: list[Row], *, now: int, speaks_for_api: bool) -> Transaction:
