@@ -50,6 +50,14 @@ class Balancer:
             self._connections.pop(task, None)
             writer.close()
 
+    async def close(self) -> None:
+        """Cut every connection."""
+        tasks = list(self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # the transports tell of it in the next turn of the loop
+
     def _next(self) -> int | None:
         answering = [port for port, answers in self._answering.items() if answers]
         self._turn += 1
@@ -92,5 +100,4 @@ async def balancing(ports: list[int]) -> AsyncIterator[Balancer]:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
         server.close()
-        for task in list(balancer._connections):
-            task.cancel()
+        await balancer.close()

@@ -72,11 +72,13 @@ class Pooler:
         self._numbers = count(1)
         self._names = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._writers.add(writer)
         client = Client(next(self._numbers), reader, writer)
         with contextlib.suppress(*GONE, asyncio.CancelledError):
             try:
@@ -95,6 +97,7 @@ class Pooler:
         if first.code >> 16 != 3:
             return False  # a request to cancel: nothing here runs for long
         reader, writer = await asyncio.open_connection(self._target.host, self._target.port, limit=LIMIT_BYTES)
+        self._writers.add(writer)
         session = Session(reader, writer)
         writer.write(first.raw)
         asking = asyncio.create_task(self._pass_on(client.reader, writer))
@@ -231,8 +234,9 @@ class Pooler:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for session in (*self._idle, *self._spare):
-            session.writer.transport.abort()
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # the transports tell of it in the next turn of the loop
 
 
 @contextlib.asynccontextmanager

@@ -66,6 +66,7 @@ class Proxy:
         self._target = url
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
 
     def cut_all(self) -> None:
         for link in list(self.links):
@@ -75,6 +76,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._writers.add(writer)
         try:
             await self._serve(reader, writer)
         except (*GONE, asyncio.CancelledError):
@@ -91,6 +93,7 @@ class Proxy:
         if not self.accepts:
             return
         to_reader, to_writer = await asyncio.open_connection(self._target.host, self._target.port, limit=LIMIT_BYTES)
+        self._writers.add(to_writer)
         self._count += 1
         link = Link(self._count, writer, to_writer)
         if first.code != CANCEL_REQUEST:
@@ -119,6 +122,9 @@ class Proxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # the transports tell of it in the next turn of the loop
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,8 @@
-"""Statements that are planned while the ledger is empty do not read whole tables once it is not."""
+"""What statements read: no whole tables, though planned while those are empty, and no pile of old versions."""
 
 import asyncio
+
+import asyncpg
 
 from rollbook.ledger.ledger import Ledger
 from rollbook_projections import RolloutState
@@ -9,6 +11,15 @@ from tests.support.postgres import execute
 from tests.support.processes import until
 
 ROLLOUTS = 50
+VERSIONS, TRANSACTIONS, MOST_BLOCKS = 6_000, 10, 200
+_CONNECTED = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'rollbook'"
+)
+
+
+async def sessions_ended(database_url: str) -> None:
+    """Sessions tell what they did when they end."""
+    await until(lambda: execute(database_url, _CONNECTED) == [(0,)], what="the end of all sessions")
 
 
 async def test_rollouts_and_events_are_found_by_index_from_the_first_statement_on(database_url: str) -> None:
@@ -32,7 +43,27 @@ async def test_rollouts_and_events_are_found_by_index_from_the_first_statement_o
     assert None not in states
     await asyncio.wait_for(complete.wait(), 10)
     await asyncio.gather(writing.close(), following.close())
-    # Sessions tell what they did when they end.
-    connected = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1"
-    await until(lambda: execute(database_url, connected, "rollbook") == [(0,)], what="the end of all sessions")
+    await sessions_ended(database_url)
     assert execute(database_url, text) == before
+
+
+async def test_transactions_pass_by_no_old_versions_while_a_backup_keeps_them(database_url: str) -> None:
+    blocks = "SELECT (heap_blks_read + heap_blks_hit)::int FROM pg_statio_user_tables WHERE relname = 'ledger_head'"
+    write = "UPDATE ledger_head SET events = events WHERE id = 1"
+    backup, writes = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    try:
+        await backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM ledger_head")
+        await writes.execute("SET synchronous_commit = off")
+        await writes.execute(f"DO $$ BEGIN FOR i IN 1..{VERSIONS} LOOP {write}; COMMIT; END LOOP; END $$")
+        await writes.execute("SELECT pg_stat_force_next_flush()")
+        ((before,),) = execute(database_url, blocks)
+        ledger = await Ledger.open(database_url)
+        for number in range(TRANSACTIONS):
+            await ledger.submit(admit(f"r-{number}"))
+        await ledger.close()
+        await sessions_ended(database_url)
+        ((after,),) = execute(database_url, blocks)
+        assert 0 < after - before < MOST_BLOCKS
+    finally:
+        await backup.close()
+        await writes.close()
