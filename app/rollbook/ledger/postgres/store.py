@@ -39,7 +39,7 @@ from .connecting import (
     unavailable,
 )
 from .dialect import STATEMENTS, numbered
-from .writes import write_of
+from .writes import NEWEST_HEAD, write_of
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +83,10 @@ _OPENING = f"""
            CASE WHEN row_number() OVER () = 1 THEN c.queued END,
            CASE WHEN row_number() OVER () = 1 THEN c.running END,
            {", ".join(f"r.{name}" for name in STATE_COLUMNS)}
-    FROM ledger_head h
+    FROM {NEWEST_HEAD} h
     CROSS JOIN (SELECT array_agg(queue) AS queues, array_agg(queued) AS queued, array_agg(running) AS running
                 FROM queue_counts) c
     LEFT JOIN rollouts r ON {_BY_ID}
-    WHERE h.id = 1
 """
 _BEFORE_STATE = 9
 # Only for batches that bring idempotency keys: the others' rollouts are found by one index.

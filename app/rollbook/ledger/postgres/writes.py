@@ -34,6 +34,9 @@ _CHANGING = tuple(name for name in STATE_COLUMNS if name not in FIXED_COLUMNS)
 _CHANGES = "changes of rollouts"
 """No table, but rows of `rollouts` that are there already: the columns that may change, by their number."""
 _CHANGE_COLUMNS = ("number", *_CHANGING)
+NEWEST_HEAD = "(SELECT *, ctid FROM ledger_head ORDER BY id DESC LIMIT 1)"
+"""The one row, found from the end of its index. Every transaction leaves a version of it behind, and while a snapshot
+stands (a backup, a replay) none can be removed: who looked for the row from the front would pass by all of them."""
 _COUNTED = " ON CONFLICT (queue) DO UPDATE SET queued = excluded.queued, running = excluded.running"
 _change = attrgetter(*_CHANGE_COLUMNS)
 
@@ -88,7 +91,8 @@ def _statement(names: tuple[str, ...], *, opens: bool) -> str:
         parts.append(f"w_opened AS (DELETE FROM secrets WHERE number = ANY(${mark}::bigint[]))")
     return (
         f"WITH {', '.join(parts)} UPDATE ledger_head"
-        " SET position = $1::bigint, number = $2::bigint, events = $3::bigint WHERE id = 1"
+        " SET position = $1::bigint, number = $2::bigint, events = $3::bigint"
+        f" WHERE ctid = (SELECT h.ctid FROM {NEWEST_HEAD} h)"
     )
 
 
