@@ -80,7 +80,7 @@ def settings(ledger: Ledger, **changes: object) -> SchedulerSettings:
     defaults: dict[str, object] = {
         "entrypoint": "x.py",
         "drain_sec": 0.05,
-        "force_sec": 0.05,
+        "force_sec": 0.3,
         "clean_up_sec": 0.2,
         "beat_interval_sec": 0.05,
     }

@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from rollbook.ledger.batch import Committed
 from rollbook.ledger.clock import SharedClock
 from rollbook.ledger.commands import Command
+from rollbook.ledger.decide import MICROSECONDS
+from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.postgres.blocking import LoopThread
 from rollbook.ledger.postgres.store import PostgresStore
 from rollbook.ledger.sqlite.store import SqliteStore
@@ -36,6 +38,18 @@ def open_store(url: sa.URL, clock: Callable[[], int]) -> Store:
     if url.get_backend_name() == POSTGRES:
         return BlockingPostgresStore(url, clock)
     return SqliteStore(url, clock=clock, lock_limit_sec=LOCK_LIMIT_SEC)
+
+
+def elsewhere(ledger: Ledger, *commands: Command[Any], ago_sec: float = 0.0) -> list[Any]:
+    """Another process carries commands out, as it were so long ago, and gives no hint of it; their answers.
+
+    Nothing else of this process runs meanwhile.
+    """
+    store = open_store(ledger.url, lambda: ledger.clock() - int(ago_sec * MICROSECONDS))
+    try:
+        return store.run(list(commands)).answers
+    finally:
+        store.close()
 
 
 class BlockingPostgresStore:

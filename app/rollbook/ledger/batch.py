@@ -174,7 +174,8 @@ class Batch:
         return self._sweep(command, SELECT_LATE, self.transaction.now, command.limit)
 
     def _take_over(self, command: cmd.TakeOver) -> Steps[int]:
-        yield from members.bury_dead_schedulers(command.dead_after_us, self.transaction.now, except_for=command.by)
+        if command.dead_after_us is not None:
+            yield from members.bury_dead_schedulers(command.dead_after_us, self.transaction.now, except_for=command.by)
         return (yield from self._sweep(command, self._statements.select_orphaned, command.limit))
 
     def _extend_leases(self, command: cmd.ExtendLeases) -> Steps[int]:
@@ -184,8 +185,7 @@ class Batch:
         now = self.transaction.now
         alone = not (yield from members.others_alive(command, now))
         if command.kind == "scheduler":
-            # Whose silence lets this one have the queue must not come back to it.
-            yield from members.bury_dead_schedulers(command.dead_after_us, now, except_for=command.member_id)
+            yield from members.bury_displaced_schedulers(command, now, self._statements.dialect)
         yield from members.register(command, now)
         if command.kind == "api" and alone:
             yield from self._extend_leases(cmd.ExtendLeases(reason="no API was alive to renew leases"))

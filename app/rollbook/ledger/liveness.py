@@ -12,17 +12,34 @@ from pathlib import Path
 from .commands import MemberKind
 from .reader import Reader
 
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+"""Linux's name for the time from one start of a machine to the next; no two machines share it."""
+
 _alive_here: set[str] = set()
 """Members of this very process: one process can embed several servers."""
 
 
 def host_name() -> str:
-    """This machine as members are registered with it, with its process namespace: process ids hold in one only."""
+    """This machine as members are registered with it: its name, and behind a space where its process ids hold.
+
+    That is one process namespace of one run of one kernel. Its name alone is not enough (machines made from one image
+    share it), nor is the namespace's: outside of containers it is a constant of the kernel.
+    """
+    return " ".join(part for part in (socket.gethostname(), _namespace(), _boot_id()) if part)
+
+
+def _namespace() -> str:
     try:
-        namespace = Path("/proc/self/ns/pid").readlink().name
+        return Path("/proc/self/ns/pid").readlink().name
     except OSError:
-        namespace = ""
-    return f"{socket.gethostname()} {namespace}".rstrip()
+        return ""
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID_FILE.read_text().strip()
+    except OSError:
+        return ""
 
 
 def joined(member_id: str) -> None:

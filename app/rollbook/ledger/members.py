@@ -48,6 +48,11 @@ _BURY = (
 )
 
 
+_DISPLACE = f"{_BURY} AND entrypoint <> ? AND EXISTS" + (
+    " (SELECT 1 FROM member_queues q WHERE q.member_id = members.member_id AND {of_these_queues})"
+)
+
+
 def others_alive(command: Register, now: int) -> Steps[bool]:
     """Whether another member of the same kind has a fresh beat and is not known to be dead."""
     rows = yield _OTHERS, (command.kind, command.member_id, now - command.dead_after_us)
@@ -130,3 +135,16 @@ def slots_of_able(member_id: str, dialect: Dialect, *, queues: Sequence[str]) ->
 def bury_dead_schedulers(dead_after_us: int, now: int, *, except_for: str | None = None) -> Steps[None]:
     """Declare every other scheduler dead whose beat, as it stands now under the lock, is stale."""
     yield _BURY, (now, now - dead_after_us, except_for or "")
+
+
+def bury_displaced_schedulers(command: Register, now: int, dialect: Dialect) -> Steps[None]:
+    """Declare those dead that served one of the queues with another entrypoint, and whose silence frees it.
+
+    They must not come back to it. All others that are silent may beat yet: perhaps the database was away.
+    """
+    condition, parameters = dialect.is_any("q.queue", command.queues)
+    entrypoint = command.entrypoint or ""
+    yield (
+        _DISPLACE.format(of_these_queues=condition),
+        (now, now - command.dead_after_us, command.member_id, entrypoint, *parameters),
+    )

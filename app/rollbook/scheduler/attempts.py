@@ -33,14 +33,19 @@ class Attempt(msgspec.Struct):
 
 
 class Attempts:
-    """From the claim until the end is recorded. ``idle`` is set while there are none."""
+    """From the claim until the end is recorded.
+
+    ``idle`` is set while there are none, and ``all_reported`` while no execution is waited for.
+    """
 
     def __init__(self) -> None:
         self._last_key = 0
         self._by_key: dict[int, Attempt] = {}
         self._by_number: dict[int, Attempt] = {}
+        self._unreported: dict[int, Attempt] = {}
         self.idle = asyncio.Event()
-        self.idle.set()
+        self.all_reported = asyncio.Event()
+        self._tell()
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -52,13 +57,13 @@ class Attempts:
         attempt = Attempt(self._last_key, state.rollout_id, state.number, state.attempt, state.scheduler or "", queued)
         self._by_key[attempt.key] = attempt
         self._by_number[attempt.number] = attempt
-        self.idle.clear()
+        self._unreported[attempt.key] = attempt
+        self._tell()
         return attempt
 
     def get(self, key: int) -> Attempt | None:
         """The attempt of an execution that is still to be reported; None when it is not ours (any more)."""
-        attempt = self._by_key.get(key)
-        return None if attempt is None or attempt.reported else attempt
+        return self._unreported.get(key)
 
     def of(self, number: int) -> Attempt | None:
         """The last attempt owned of a rollout, by its number."""
@@ -70,12 +75,25 @@ class Attempts:
 
     def unreported(self) -> list[Attempt]:
         """Those whose end is not known yet."""
-        return [attempt for attempt in self._by_key.values() if not attempt.reported]
+        return list(self._unreported.values())
+
+    def report(self, attempt: Attempt) -> None:
+        """Its end is known, and on the way to the ledger."""
+        attempt.reported = True
+        self._unreported.pop(attempt.key, None)
+        self._tell()
 
     def forget(self, key: int) -> None:
         """The attempt is over, or somebody else's."""
         attempt = self._by_key.pop(key, None)
+        self._unreported.pop(key, None)
         if attempt is not None and self._by_number.get(attempt.number) is attempt:
             del self._by_number[attempt.number]
-        if not self._by_key:
-            self.idle.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        for event, holds in ((self.idle, not self._by_key), (self.all_reported, not self._unreported)):
+            if holds:
+                event.set()
+            else:
+                event.clear()

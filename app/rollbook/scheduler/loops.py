@@ -20,11 +20,19 @@ class Loop:
     for the call under way: a half-done claim would belong to nobody.
     """
 
-    def __init__(self, name: str, run_once: Callable[[], Awaitable[None]], *, interval_sec: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        run_once: Callable[[], Awaitable[None]],
+        *,
+        interval_sec: float,
+        longest_backoff_sec: float = LONGEST_BACKOFF_SEC,
+    ) -> None:
         self.name = name
         self.trouble: str | None = None
         self._run_once = run_once
         self._interval_sec = interval_sec
+        self._longest_backoff_sec = longest_backoff_sec
         self._woken = asyncio.Event()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -58,7 +66,7 @@ class Loop:
                     log.exception("%s failed and goes on with back-off", self.name)
                 self.trouble = f"{type(error).__name__}: {error}"
                 await self._rest(backoff)
-                backoff = min(backoff * 2, LONGEST_BACKOFF_SEC)
+                backoff = min(backoff * 2, self._longest_backoff_sec)
             else:
                 if self.trouble is not None:
                     log.info("%s works again", self.name)

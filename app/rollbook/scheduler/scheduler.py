@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
-from uuid import uuid4
 
-import msgspec
-
-from rollbook.ledger import codec
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.clock import clock_trouble
 from rollbook.ledger.decide import MICROSECONDS
 from rollbook.ledger.ledger import Ledger
-from rollbook.ledger.liveness import host_name, joined, known_dead, left
 from rollbook.ledger.reader import Work
 from rollbook.ledger.refusals import LedgerUnavailable, SchedulerGone
 from rollbook.ledger.secrets import SecretKeyError
@@ -29,16 +23,22 @@ from rollbook_projections import RolloutState
 
 from .attempts import Attempt, Attempts
 from .loops import Loop
+from .member import SchedulerMember
+from .preparing import prepared
 from .recording import Recorder
-from .runners import Deadline, Lost, RunnerPool
+from .runners import Lost, RunnerPool
 from .shares import Shares
 from .sweeps import Sweeper
-from .wire import Assignment, Finished
+from .wire import Finished
 
 log = logging.getLogger(__name__)
 
 CLAIM_LIMIT = 256
 BACKSTOP_SEC = 1.0
+LONGEST_BEAT_BACKOFF_SEC = 1.0
+"""After an outage all must beat again before anybody may declare others dead; see `SchedulerMember`."""
+LAST_CHANCE_SEC = 2.0
+"""A beat that is sent when it is late already (this process stood still) may still find that nothing happened."""
 
 
 class Scheduler:
@@ -62,14 +62,24 @@ class Scheduler:
         self._claim_under_way = False
         self._claims_made = 0
         self._releasing = False
-        self._beaten_at = 0.0
         self._told_capacity = 0
-        self.member_id = uuid4().hex
+        self._member = SchedulerMember(ledger, settings)
         self._shares = Shares(lambda: self._claims.wake())
         self._claims = Loop("claims", self._claim_once, interval_sec=BACKSTOP_SEC)
-        self._beats = Loop("beats", self._beat_once, interval_sec=settings.beat_interval_sec)
-        self._sweeper = Sweeper(ledger, dead_after_us=_us(settings.dead_after_sec), member_id=lambda: self.member_id)
+        self._beats = Loop(
+            "beats",
+            self._beat_once,
+            interval_sec=settings.beat_interval_sec,
+            longest_backoff_sec=LONGEST_BEAT_BACKOFF_SEC,
+        )
+        dead_after_us = int(settings.dead_after_sec * MICROSECONDS)
+        self._sweeper = Sweeper(ledger, self._member, dead_after_us=dead_after_us)
         self._sweeps = Loop("sweeps", self._sweeper.run_once, interval_sec=settings.sweep_interval_sec)
+
+    @property
+    def member_id(self) -> str:
+        """By which the ledger knows it; another one after it was declared dead."""
+        return self._member.member_id
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -83,29 +93,11 @@ class Scheduler:
             QueueTaken: a live scheduler serves one of the queues with another entrypoint.
             LedgerUnavailable: the ledger cannot be written.
         """
-        await self._register()
+        await self._member.register(capacity=self._pool.capacity)
         self._ledger.feed.listen(self._told)
         await self._pool.start(self)
         for loop in self.loops:
             loop.start()
-
-    async def _register(self) -> None:
-        settings = self._settings
-        joined(self.member_id)
-        await self._ledger.submit(
-            cmd.Register(
-                member_id=self.member_id,
-                kind="scheduler",
-                host=host_name(),
-                pid=os.getpid(),
-                dead_after_us=_us(settings.dead_after_sec),
-                entrypoint=settings.entrypoint,
-                queues=settings.queues,
-                capacity=self._pool.capacity,
-                known_dead=await known_dead(self._ledger.reader, "scheduler"),
-            )
-        )
-        self._beaten_at = asyncio.get_running_loop().time()
 
     # Claims
 
@@ -168,7 +160,7 @@ class Scheduler:
 
     def _start(self, attempt: Attempt, work: Work) -> None:
         try:
-            assignment, deadline = self._prepared(attempt, work)
+            assignment, deadline = prepared(attempt, work, self._ledger.keys)
         except Exception as error:
             if not isinstance(error, SecretKeyError):
                 log.exception("rollout %s cannot be handed to a runner", attempt.rollout_id, extra=attempt.about)
@@ -176,29 +168,6 @@ class Scheduler:
             self.finished(Finished(attempt.key, "failure", err_message=reason, err_category="internal_error"))
             return
         self._pool.run(assignment, deadline)
-
-    def _prepared(self, attempt: Attempt, work: Work) -> tuple[Assignment, Deadline]:
-        request = bytes(work.request.request)
-        secrets = self._ledger.keys.open(work.sealed, attempt.rollout_id)
-        queued_sec = (attempt.queued.ended_at - attempt.queued.started_at) / MICROSECONDS
-        limits = _limits(request)
-        agent = limits.agent_timeout_sec
-        deadline = Deadline(
-            agent_sec=agent,
-            agent_left_sec=None if agent is None else agent - queued_sec,
-            grader_sec=limits.grader_timeout_sec,
-        )
-        assignment = Assignment(
-            key=attempt.key,
-            rollout_id=attempt.rollout_id,
-            request=request,
-            chat_completions_url=secrets.chat_completions_url,
-            llm_api_key=secrets.llm_api_key,
-            queued_sec=queued_sec,
-            attempt=attempt.attempt,
-            scheduler=attempt.scheduler,
-        )
-        return assignment, deadline
 
     # What the ledger's feed tells
 
@@ -247,7 +216,7 @@ class Scheduler:
             self.lost(Lost(report.key, "the scheduler was shut down", released=True))
             return
         rewards = () if report.reward is None else (cmd.Score("reward", report.reward),)
-        attempt.reported = True
+        self._attempts.report(attempt)
         self._recorder.record(
             cmd.FinishAttempt(
                 rollout_id=attempt.rollout_id,
@@ -277,7 +246,7 @@ class Scheduler:
         """An execution is gone: give its rollout back."""
         attempt = self._attempts.get(loss.key)
         if attempt is not None:
-            attempt.reported = True
+            self._attempts.report(attempt)
             level, what = (logging.INFO, "given back") if loss.released else (logging.WARNING, "lost")
             log.log(
                 level,
@@ -302,29 +271,41 @@ class Scheduler:
     # Beats
 
     async def _beat_once(self) -> None:
-        now = asyncio.get_running_loop().time()
+        # A ledger may also hang without a word, and others do not wait for the answer before they take over.
+        beating = asyncio.create_task(self._beat_and_compare(), name="beat")
+        while not beating.done():
+            patience_sec = self._settings.beat_lost_after_sec - self._member.silent_sec
+            await asyncio.wait({beating}, timeout=patience_sec if patience_sec > 0 else LAST_CHANCE_SEC)
+            if not beating.done():
+                self._stop_if_unheard()
+        try:
+            await beating
+        except LedgerUnavailable:
+            self._stop_if_unheard()
+            raise
+
+    async def _beat_and_compare(self) -> None:
         self._told_capacity = self._pool.capacity
         try:
-            await self._ledger.submit(
-                cmd.Beat(
-                    member_id=self.member_id,
-                    accepting=self._claiming,
-                    capacity=self._told_capacity,
-                    free=self._pool.free,
-                    trouble=self._trouble(),
-                )
+            await self._member.beat(
+                accepting=self._claiming,
+                capacity=self._told_capacity,
+                free=self._pool.free,
+                trouble=self._trouble(),
             )
         except SchedulerGone:
             log.error("this scheduler was declared dead; it stops its attempts and registers anew")
             await self._start_anew()
-        except LedgerUnavailable:
-            if now - self._beaten_at > self._settings.beat_lost_after_sec and self._attempts.unreported():
-                log.error("no beat was accepted for %.0f s; the attempts are stopped", now - self._beaten_at)
-                await self._stop_attempts()
-            raise
         else:
-            self._beaten_at = now
+            if self._member.silent_sec > self._settings.beat_interval_sec:
+                self._beats.wake()  # it took so long that the next one is due
             await self._reconcile()
+
+    def _stop_if_unheard(self) -> None:
+        silent_sec = self._member.silent_sec
+        if silent_sec >= self._settings.beat_lost_after_sec and self._attempts.unreported():
+            log.error("no beat was accepted for %.0f s; the attempts are stopped", silent_sec)
+            self._stop_attempts()
 
     def _trouble(self) -> str | None:
         troubles = [f"{loop.name}: {loop.trouble}" for loop in self.loops if loop.trouble]
@@ -337,13 +318,11 @@ class Scheduler:
         return "; ".join(troubles) or None
 
     async def _start_anew(self) -> None:
-        await self._stop_attempts()
-        left(self.member_id)
-        self.member_id = uuid4().hex
-        await self._register()
+        self._stop_attempts()
+        await self._member.register_anew(capacity=self._pool.capacity)
         self._claims.wake()
 
-    async def _stop_attempts(self) -> None:
+    def _stop_attempts(self) -> None:
         """Others may have our rollouts by now: end the executions, and drop what they would still report."""
         for attempt in self._attempts.unreported():
             self._pool.cancel(attempt.key)
@@ -381,7 +360,7 @@ class Scheduler:
         settings = self._settings
         self._claiming = False
         await self._claims.stop()
-        if not await self._drained(settings.drain_sec):
+        if not await _within(settings.drain_sec, self._attempts.idle) and self._attempts.unreported():
             if settings.on_shutdown == "release":
                 await self._release()
             else:
@@ -390,34 +369,28 @@ class Scheduler:
         await self._pool.stop(settings.clean_up_sec)
         await self._recorder.settle(settings.force_sec)
         await self._beats.stop()
-        left(self.member_id)
         try:
-            await self._ledger.submit(cmd.Leave(self.member_id))
+            await self._member.leave()
         except LedgerUnavailable as error:
             log.warning("this scheduler could not say that it leaves; its attempts are taken over later: %s", error)
 
-    async def _drained(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._attempts.idle.wait()
-        except TimeoutError:
-            return False
-        return True
+    # From here on executions are waited for; how long their reports may take is the recorder's affair.
 
     async def _release(self) -> None:
-        log.info("%d rollouts still run; they go back to their queue", len(self._attempts))
+        running = self._attempts.unreported()
+        log.info("%d rollouts still run; they go back to their queue", len(running))
         self._releasing = True
-        for attempt in self._attempts.unreported():
+        for attempt in running:
             self._pool.cancel(attempt.key)
-        if not await self._drained(self._settings.force_sec):
+        if not await _within(self._settings.force_sec, self._attempts.all_reported):
             await self._pool.kill()
             for attempt in self._attempts.unreported():
                 self.lost(Lost(attempt.key, "the scheduler was shut down", released=True))
-            await self._drained(self._settings.force_sec)
 
     async def _cancel_all(self) -> None:
-        log.info("%d rollouts still run; they are cancelled", len(self._attempts))
-        ids = tuple(attempt.rollout_id for attempt in self._attempts.unreported())
+        running = self._attempts.unreported()
+        log.info("%d rollouts still run; they are cancelled", len(running))
+        ids = tuple(attempt.rollout_id for attempt in running)
         try:
             await self._ledger.submit(cmd.Cancel(requested_by="shutdown", ids=ids))
         except LedgerUnavailable as error:
@@ -425,13 +398,23 @@ class Scheduler:
             self._releasing = True
         for attempt in self._attempts.unreported():
             self._cancel(attempt)
-        if not await self._drained(self._settings.clean_up_sec):
-            log.error("%d rollouts ignore their cancellation; their runners are killed", len(self._attempts))
+        if not await _within(self._settings.clean_up_sec, self._attempts.all_reported):
+            stubborn = self._attempts.unreported()
+            log.error("%d rollouts ignore their cancellation; their runners are killed", len(stubborn))
             await self._pool.kill()
             for attempt in self._attempts.unreported():
                 reason = "it ignored its cancellation when the scheduler was shut down"
                 self.lost(Lost(attempt.key, reason, released=self._releasing))
-            await self._drained(self._settings.force_sec)
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    """Whether it came in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _is_wanted(attempt: Attempt, state: RolloutState) -> bool:
@@ -440,20 +423,3 @@ def _is_wanted(attempt: Attempt, state: RolloutState) -> bool:
         return True  # read before our claim
     ours = state.attempt == attempt.attempt and state.scheduler == attempt.scheduler
     return ours and state.cancel_requested_at is None and not state.terminal
-
-
-class _Limits(msgspec.Struct, frozen=True):
-    agent_timeout_sec: float | None = None
-    grader_timeout_sec: float | None = None
-
-
-def _limits(request: bytes) -> _Limits:
-    """The deadlines of a request, whose other parts may hold what msgspec does not read (lone surrogates)."""
-    try:
-        return msgspec.json.decode(request, type=_Limits, strict=False)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return msgspec.convert(codec.loads(request), _Limits, strict=False)
-
-
-def _us(seconds: float) -> int:
-    return int(seconds * MICROSECONDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.ledger import Ledger
@@ -11,12 +11,22 @@ from rollbook.ledger.ledger import Ledger
 log = logging.getLogger(__name__)
 
 
+class Sweeping(Protocol):
+    """The scheduler that sweeps, as a member."""
+
+    @property
+    def member_id(self) -> str: ...
+
+    def may_declare_dead(self) -> bool:
+        """Whether a beat that is old says something of its scheduler, and not of an outage that is just over."""
+
+
 class Sweeper:
     """Looks first and writes only where something is due; what it saw is judged again under the lock."""
 
-    def __init__(self, ledger: Ledger, *, dead_after_us: int, member_id: Callable[[], str]) -> None:
+    def __init__(self, ledger: Ledger, member: Sweeping, *, dead_after_us: int) -> None:
         self._ledger = ledger
-        self._member_id = member_id
+        self._member = member
         self._dead_after_us = dead_after_us
 
     async def run_once(self) -> None:
@@ -36,6 +46,10 @@ class Sweeper:
             due.append(cmd.ExpireLeases())
         if deadlines:
             due.append(cmd.ExpireDeadlines())
-        if orphans or await self._ledger.reader.stale_schedulers(self._ledger.clock() - self._dead_after_us):
-            due.append(cmd.TakeOver(dead_after_us=self._dead_after_us, by=self._member_id()))
+        dead_after_us = self._dead_after_us if self._member.may_declare_dead() else None
+        if orphans or (dead_after_us is not None and await self._stale(dead_after_us)):
+            due.append(cmd.TakeOver(dead_after_us, by=self._member.member_id))
         return due
+
+    async def _stale(self, dead_after_us: int) -> bool:
+        return await self._ledger.reader.stale_schedulers(self._ledger.clock() - dead_after_us)

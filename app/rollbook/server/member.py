@@ -90,7 +90,8 @@ class ApiMember:
             kind="api",
             host=host_name(),
             pid=os.getpid(),
-            dead_after_us=DEAD_AFTER_US,
+            # Where leases are short, a silence too long for them begins before others count as dead.
+            dead_after_us=min(DEAD_AFTER_US, self._silence_us),
             known_dead=await known_dead(self._ledger.reader, "api"),
         )
         if await self._ledger.submit(command):

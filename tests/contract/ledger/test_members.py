@@ -53,6 +53,29 @@ def test_scheduler_whose_queue_was_given_away_does_not_come_back_to_it(writer: W
             writer.do(command)
 
 
+@pytest.mark.parametrize("queues, entrypoint", [(("q",), "a.py"), (("another",), "b.py")])
+def test_registration_leaves_the_silent_alone_whose_queue_it_does_not_need(
+    writer: Writing, queues: tuple[str, ...], entrypoint: str
+) -> None:
+    # After an outage all beats are old, those of the living too.
+    writer.batch(scheduler("s-1", queues=("q",), entrypoint="a.py"), admit("r-1", queue="q"))
+    writer.do(claim("s-1", queues=("q",)))
+    writer.clock.forward(DEAD_SEC + 1)
+    writer.do(scheduler("s-2", queues=queues, entrypoint=entrypoint))
+    assert writer.do(cmd.TakeOver(dead_after_us=None, by="s-2")) == 0
+    writer.do(cmd.Beat("s-1"))
+    assert writer.do(finish()).status == "success"
+
+
+def test_takeover_may_end_attempts_of_the_stopped_alone(writer: Writing) -> None:
+    writer.batch(scheduler("s-1"), scheduler("s-2"), admit("r-1"), admit("r-2"))
+    assert [len(writer.do(claim(name, limit=1))) for name in ("s-1", "s-2")] == [1, 1]
+    writer.do(cmd.Leave("s-1"))
+    writer.clock.forward(DEAD_SEC + 1)
+    assert writer.do(cmd.TakeOver(dead_after_us=None)) == 1
+    writer.do(cmd.Beat("s-2"))
+
+
 def test_apis_that_were_killed_long_ago_are_forgotten(writer: Writing, database_url: str) -> None:
     writer.do(api("a-1"))
     writer.clock.forward(25 * 3600)

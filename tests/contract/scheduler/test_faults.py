@@ -12,14 +12,7 @@ from rollbook_client.events import StageSpan
 from rollbook_projections import RolloutState
 from tests.support.outages import unwritable
 from tests.support.scheduling import SAMPLE, PlayedPool, admit, only, settings, settled, types
-from tests.support.stores import open_store
-
-
-def elsewhere(ledger: Ledger, command: cmd.Command[object]) -> None:
-    """Another process carries a command out, and gives no hint of it."""
-    store = open_store(ledger.url, ledger.clock)
-    store.run([command])
-    store.close()
+from tests.support.stores import elsewhere
 
 
 async def test_request_with_lone_surrogates_is_run_within_its_deadlines(

@@ -88,3 +88,19 @@ async def test_stopping_cuts_a_back_off_short() -> None:
     await within(failed)
     async with asyncio.timeout(10):
         await loop.stop()
+
+
+async def test_back_off_grows_no_longer_than_it_may() -> None:
+    worked = asyncio.Event()
+    failures = iter(range(20))
+
+    async def once() -> None:
+        if next(failures, None) is not None:
+            raise RuntimeError("away")
+        worked.set()
+
+    # Doubled without a limit of its own, it would be a minute and more until then.
+    loop = Loop("test", once, interval_sec=LONG_SEC, longest_backoff_sec=0.001)
+    loop.start()
+    await within(worked)
+    await loop.stop()
