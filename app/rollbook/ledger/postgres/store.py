@@ -20,7 +20,7 @@ import msgspec
 import sqlalchemy as sa
 
 from rollbook.ledger.batch import Batch, Committed, named_ids, named_keys, tries
-from rollbook.ledger.clock import SharedClock
+from rollbook.ledger.clock import SharedClock, monotonic_us
 from rollbook.ledger.commands import Command
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.statements import SELECT_API_SEEN, STATE_COLUMNS, Steps
@@ -214,13 +214,14 @@ class PostgresStore:
     async def _transact(self, connection: Connection, commands: list[Command[Any]]) -> Committed:
         slack_sec = _slack_sec(commands)
         await connection.execute(_begin(slack_sec))
+        asked_at = monotonic_us()
         keys = named_keys(commands)
         if keys:
             rows = await connection.fetch(OPENING_BY_KEY, named_ids(commands), keys)
         else:
             rows = await connection.fetch(_OPENING, named_ids(commands))
         database_now: int = rows[0][0]
-        self._clock.heard(database_now)
+        self._clock.heard(database_now, took_us=monotonic_us() - asked_at)
         now = database_now if self._told_time is None else self._told_time()
         transaction = _begun(rows, now=now, speaks_for_api=self._speaks_for_api)
         before = transaction.head.position
