@@ -21,7 +21,7 @@ _NEXT_STEPS = {
     413: "the request is over the server's size limit; send less, or raise the limit there",
     422: "the server refused the request's shape; correct the named fields",
     502: "a gateway could not reach the server; check that it runs",
-    503: "the server is shutting down or cannot write; try again when it is back",
+    503: "the server cannot do this now; try again later",
     504: "a gateway gave up waiting; raise its timeout above the server's long-poll wait",
 }
 _REDIRECT_STEP = "redirects are not followed, so that the key goes nowhere else; pass the final URL to RolloutClient"

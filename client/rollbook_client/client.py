@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from types import TracebackType
 from typing import Any, Self
@@ -10,9 +11,9 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from rollbook_client.answers import read_admission, read_cancellation, read_health
+from rollbook_client.admission import Admission
+from rollbook_client.answers import read_cancellation, read_health
 from rollbook_client.connections import BorrowedConnections, Connections, OwnedConnections
-from rollbook_client.errors import RolloutAdmissionTimeoutError
 from rollbook_client.handle import RolloutHandle
 from rollbook_client.identifiers import new_idempotency_key, validate_idempotency_key, validate_rollout_id
 from rollbook_client.idle import wait_until_idle
@@ -26,7 +27,6 @@ from rollbook_client.messages import (
 )
 from rollbook_client.polling import ResultPoller
 from rollbook_client.requests import encode_admission
-from rollbook_client.retries import retry_after_sec
 from rollbook_client.saved import load_admission
 
 CANCEL_TIMEOUT_SEC = 5.0
@@ -39,9 +39,9 @@ class RolloutClient:
     being polled holds one of its connections, so its limit must exceed the number of rollouts under way. Without it
     the client makes connections as it needs them, and `aclose` (or `async with`) closes them.
 
-    `admission_timeout_sec` bounds each admission as a whole, its retries included; None waits without bound. `api_key`
-    authenticates this client to the server and goes into every request; redirects are never followed, so it goes
-    nowhere else.
+    `admission_timeout_sec` bounds each admission as a whole, its retries included; None waits for a place in a full
+    queue without bound. `api_key` authenticates this client to the server and goes into every request; redirects are
+    never followed, so it goes nowhere else.
 
     Raises:
         ValueError: a blank or unsendable `api_key`, or an `admission_timeout_sec` that is not finite.
@@ -136,14 +136,17 @@ class RolloutClient:
         `idempotency_key` goes out as the header of that name, by default a fresh one for each call: whatever on the way
         sends the request twice, a server that knows the header admits once and answers both. Pass one of yours (up to
         255 visible ASCII characters) to be able to make this very call again when you do not know how it ended: the
-        same call with the same key then gets the rollout that the first one admitted. Servers that do not know the
-        header answer 409 for an id that they have.
+        same call with the same key then gets the rollout that the first one admitted. This client then repeats it too,
+        where the connection fails or the answer is 502, 503 or 504 (after its `Retry-After`, if it has one): until the
+        admission timeout, or for two minutes where there is none. Servers that do not know the header answer 409 for
+        an id that they have.
 
         Raises:
             ValueError: an argument is out of range, or has no JSON form.
             RolloutProtocolError: the server refused, or answered something that is no admission.
             RolloutAdmissionTimeoutError: `admission_timeout_sec` is over; it says whether the server may have admitted.
-            httpx.TransportError: the request failed. It is not repeated: the server may have it.
+            httpx.TransportError: the request failed. Without an `idempotency_key` of yours it is not repeated: the
+                server may have it.
         """
         key = new_idempotency_key() if idempotency_key is None else idempotency_key
         validate_idempotency_key(key)
@@ -161,8 +164,22 @@ class RolloutClient:
                 "extra_fields": extra_fields,
             }
         )
-        admission, requested_at = await self._admit(body, rollout_id=rollout_id, idempotency_key=key)
-        return self._handle(admission, lease_deadline=requested_at + admission.polling_lease_timeout_sec)
+        send = functools.partial(
+            self._connections.request,
+            "POST",
+            f"{self._url}/rollout",
+            # The key is the same for all tries of one call.
+            headers={**self._headers, "Content-Type": "application/json", IDEMPOTENCY_KEY_HEADER: key},
+            content=body,
+        )
+        admitted = await Admission(
+            send,
+            rollout_id=rollout_id,
+            timeout_sec=self._admission_timeout_sec,
+            repeatable=idempotency_key is not None,
+        ).run()
+        lease_deadline = admitted.requested_at + admitted.answer.polling_lease_timeout_sec
+        return self._handle(admitted.answer, lease_deadline=lease_deadline)
 
     def attach(self, saved: bytes) -> RolloutHandle:
         """Go on polling a rollout from what `RolloutHandle.save` wrote, in this process or another.
@@ -235,51 +252,6 @@ class RolloutClient:
                 self._connections, admission, url=self._url, headers=self._headers, lease_deadline=lease_deadline
             )
         )
-
-    async def _admit(self, body: bytes, *, rollout_id: str, idempotency_key: str) -> tuple[RolloutInitResponse, float]:
-        """The admission, and when the request that got it was sent (on the loop's clock)."""
-        clock = asyncio.get_running_loop().time
-        headers = {
-            **self._headers,
-            "Content-Type": "application/json",
-            # The same for all tries of one call.
-            IDEMPOTENCY_KEY_HEADER: idempotency_key,
-        }
-        under_way = False
-        limit = asyncio.timeout(self._admission_timeout_sec)
-        try:
-            async with limit:
-                while True:
-                    # A limit that is over already fires at the next suspension, which may be inside the request.
-                    if (deadline := limit.when()) is not None and deadline <= clock():
-                        raise self._admission_timeout(rollout_id, under_way=False)
-                    under_way = True
-                    requested_at = clock()
-                    response = await self._connections.request(
-                        "POST",
-                        f"{self._url}/rollout",
-                        headers=headers,
-                        content=body,
-                    )
-                    under_way = False
-                    if response.status_code != 429:
-                        return read_admission(response, rollout_id), requested_at
-                    await asyncio.sleep(retry_after_sec(response.headers.get("Retry-After")))
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise self._admission_timeout(rollout_id, under_way=under_way) from error
-
-    def _admission_timeout(self, rollout_id: str, *, under_way: bool) -> RolloutAdmissionTimeoutError:
-        message = f"the admission of rollout {rollout_id!r} did not end within {self._admission_timeout_sec} s; "
-        if under_way:
-            message += (
-                "the server may have admitted it, and ends an admitted rollout that nobody polls when its lease is "
-                "over; try again with a new rollout_id, or with an idempotency_key of yours in both calls"
-            )
-        else:
-            message += "the server had not admitted it; try again, or raise admission_timeout_sec"
-        return RolloutAdmissionTimeoutError(message, rollout_id=rollout_id, may_have_been_admitted=under_way)
 
 
 def _bearer(api_key: str) -> str:

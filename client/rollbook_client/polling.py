@@ -13,7 +13,7 @@ from rollbook_client.connections import Connections
 from rollbook_client.errors import RolloutProtocolError
 from rollbook_client.messages import POLLING_LEASE_HEADER, RolloutInitResponse, RolloutResultResponse
 from rollbook_client.requests import result_path
-from rollbook_client.retries import RESULT_GRACE_SEC, ResultRetries
+from rollbook_client.retries import RESULT_GRACE_SEC, ResultRetries, told_briefly
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class ResultPoller:
         """
         clock = asyncio.get_running_loop().time
         retries = ResultRetries(request_timeout_sec=self._timeout_sec, lease_deadline=self._lease_deadline)
-        earlier: Exception | None = None
+        earlier: httpx.TransportError | RolloutProtocolError | None = None
         while True:
             # Only a retry is cut at the deadline: the first request may be what renews the lease after all.
             cut = asyncio.timeout_at(None if earlier is None else self._lease_deadline)
@@ -77,7 +77,7 @@ class ResultPoller:
             logger.warning(
                 "poll of rollout %r failed (%s); trying again in %.2f s",
                 self.admission.rollout_id,
-                f"HTTP {earlier.status_code}" if isinstance(earlier, RolloutProtocolError) else type(earlier).__name__,
+                told_briefly(earlier),
                 delay_sec,
             )
             await asyncio.sleep(delay_sec)

@@ -45,7 +45,7 @@ def test_callers_key_goes_out_as_it_is() -> None:
     assert [keys(server) for server in virtual_time.run(main())] == [["epoch-1/row-7"]] * 2
 
 
-def test_broken_admission_is_not_repeated_by_the_client_itself() -> None:
+def test_broken_admission_without_a_key_of_the_callers_is_not_repeated() -> None:
     async def main() -> ScriptedServer:
         server = ScriptedServer(httpx.ReadError("gone"))
         with pytest.raises(httpx.ReadError):
