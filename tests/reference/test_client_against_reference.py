@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from rollbook_client import RolloutClient, RolloutProtocolError, RolloutResultResponse, RolloutStatus
@@ -38,6 +39,22 @@ async def main(url, api_key, until, folder):
 
 asyncio.run(main(*sys.argv[1:]))
 """
+
+
+class LosesTheFirstAnswer(httpx.AsyncHTTPTransport):
+    """Connections of which the first breaks when the server has done what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered: list[int] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        self.answered.append(response.status_code)
+        if len(self.answered) == 1:
+            await response.aclose()
+            raise httpx.ReadError("the answer was lost", request=request)
+        return response
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +135,17 @@ async def test_a_duplicate_id_is_refused(client: RolloutClient) -> None:
     with pytest.raises(RolloutProtocolError, match="already registered") as caught:
         await _run(client, rollout_id)
     assert caught.value.status_code == 409
+
+
+async def test_an_answer_that_was_lost_is_no_second_admission(url: str) -> None:
+    lossy = LosesTheFirstAnswer()
+    async with httpx.AsyncClient(transport=lossy) as http, asyncio.timeout(WAIT_SEC):
+        client = RolloutClient(url=url, api_key=API_KEY, http_client=http)
+        # It knows no Idempotency-Key, so it cannot tell this call's own rollout from somebody else's.
+        with pytest.raises(RolloutProtocolError, match="an earlier try of this call was admitted") as caught:
+            await client.run_rollout_async([], CHAT_URL, str(uuid4()), label="42", idempotency_key="row-3")
+    assert caught.value.status_code == 409
+    assert lossy.answered == [202, 409]
 
 
 async def test_an_id_that_needs_encoding_is_polled_under_its_own_name(client: RolloutClient) -> None:
