@@ -225,6 +225,10 @@ class Reader:
             bool(await self.query(self._statements.select_orphaned, (1,))),
         )
 
+    async def lost_owners(self, stale: int) -> dict[str, str | None]:
+        """Schedulers with open attempts that stopped or were last seen until ``stale``, each with its host if known."""
+        return dict(await self.query(*self._statements.lost_owners(stale)))
+
     async def events_page(
         self, *, after: int = 0, rollout_id: str | None = None, types: Sequence[str] = (), limit: int = 1000
     ) -> list[StoredEvent]:

@@ -106,6 +106,16 @@ class Statements:
             parameters,
         )
 
+    def lost_owners(self, stale: int) -> Query:
+        """Schedulers with open attempts that stopped or were last seen until then; their host is null if unknown."""
+        return (
+            f"SELECT DISTINCT scheduler, m.host FROM rollouts{self.dialect.by_index(tables.OWNED_INDEX)}"
+            " LEFT JOIN members m ON m.member_id = rollouts.scheduler"
+            f" WHERE {tables.OWNED} AND (m.member_id IS NULL OR m.stopped_at IS NOT NULL OR m.beat_at <= ?)"
+            " ORDER BY scheduler",
+            (stale,),
+        )
+
     def cancellable(self, prefix: str | None, since: int) -> Query:
         """All live rollouts, or those whose id starts with ``prefix``, and those that ended since then."""
         # Old rollouts may share the prefix by the million, so the ids' own index would be the wrong one.

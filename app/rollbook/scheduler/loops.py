@@ -7,6 +7,8 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
+from rollbook.ledger.refusals import LedgerError, LedgerUnavailable
+
 log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SEC = 0.1
@@ -63,7 +65,7 @@ class Loop:
                 await self._run_once()
             except Exception as error:
                 if self.trouble is None:
-                    log.exception("%s failed and goes on with back-off", self.name)
+                    self._tell(error)
                 self.trouble = f"{type(error).__name__}: {error}"
                 await self._rest(backoff)
                 backoff = min(backoff * 2, self._longest_backoff_sec)
@@ -72,6 +74,16 @@ class Loop:
                     log.info("%s works again", self.name)
                 self.trouble = None
                 backoff = FIRST_BACKOFF_SEC
+
+    def _tell(self, error: Exception) -> None:
+        """A traceback is for what nobody foresaw."""
+        log.log(
+            logging.WARNING if isinstance(error, LedgerUnavailable) else logging.ERROR,
+            "%s failed and goes on with back-off: %s",
+            self.name,
+            error,
+            exc_info=None if isinstance(error, LedgerError) else error,
+        )
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -25,6 +25,10 @@ class Recorder:
         self._ledger = ledger
         self._on_ended = on_ended
         self._under_way: set[asyncio.Task[None]] = set()
+        self._kept = 0
+        """How many of them the ledger could not take at the first try."""
+        self._kept_in_all = 0
+        """The same since the outage began, those that are recorded by now included."""
 
     def record(self, report: Report, *, ends: int | None = None) -> None:
         """Record a report; ``ends`` is the key of the execution whose end it is."""
@@ -44,23 +48,26 @@ class Recorder:
             await asyncio.wait(left)
 
     async def _record(self, report: Report, ends: int | None) -> None:
-        bare = False
+        bare = kept = False
         extra = about(report.rollout_id, attempt=report.attempt, scheduler=report.scheduler)
         while True:
             try:
                 await self._ledger.submit(report)
             except LedgerUnavailable as error:
                 # A ledger that cannot be written now keeps the result waiting, not lost.
-                log.warning("rollout %s: %s; its report is kept and tried again", report.rollout_id, error, extra=extra)
+                if not kept:
+                    kept = True
+                    self._keep(report, error)
                 await asyncio.sleep(RETRY_SEC)
                 continue
             except Superseded:
-                log.info(
-                    "rollout %s: the report of superseded attempt %d is dropped",
-                    report.rollout_id,
-                    report.attempt,
-                    extra=extra,
-                )
+                if ends is not None:  # said of an attempt's end, and not of its phases as well
+                    log.info(
+                        "rollout %s: the report of superseded attempt %d is dropped",
+                        report.rollout_id,
+                        report.attempt,
+                        extra=extra,
+                    )
             except CommandFailed as error:
                 log.error("rollout %s: its report was refused: %s", report.rollout_id, error, extra=extra)
                 if isinstance(report, cmd.FinishAttempt) and not bare:
@@ -69,8 +76,32 @@ class Recorder:
             except Refusal as error:
                 log.error("rollout %s: its report was refused: %s", report.rollout_id, error, extra=extra)
             break
+        if kept:
+            self._let_go(report)
         if ends is not None:
             self._on_ended(ends)
+
+    def _keep(self, report: Report, error: LedgerUnavailable) -> None:
+        """Once for an outage and not for each report: there are thousands."""
+        if not self._kept:
+            log.warning(
+                "%s; reports of attempts are kept and tried again (%d so far)",
+                error,
+                len(self._under_way),
+                extra=about(scheduler=report.scheduler),
+            )
+        self._kept += 1
+        self._kept_in_all += 1
+
+    def _let_go(self, report: Report) -> None:
+        self._kept -= 1
+        if not self._kept:
+            log.warning(
+                "the ledger can be written again; it has all reports of attempts that were kept (%d)",
+                self._kept_in_all,
+                extra=about(scheduler=report.scheduler),
+            )
+            self._kept_in_all = 0
 
 
 def _bare(report: cmd.FinishAttempt, reason: str) -> cmd.FinishAttempt:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
+import pytest
+
+from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.scheduler.loops import Loop
 
 LONG_SEC = 3600.0
@@ -104,3 +108,27 @@ async def test_back_off_grows_no_longer_than_it_may() -> None:
     loop.start()
     await within(worked)
     await loop.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "traceback"),
+    [(LedgerUnavailable("refused"), "WARNING", False), (RuntimeError("disk on fire"), "ERROR", True)],
+)
+async def test_only_what_nobody_foresaw_has_a_traceback(
+    error: Exception, level: str, traceback: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    worked = asyncio.Event()
+    outcomes = iter([error, error])
+
+    async def once() -> None:
+        if (failure := next(outcomes, None)) is not None:
+            raise failure
+        worked.set()
+
+    loop = Loop("test", once, interval_sec=LONG_SEC)
+    loop.start()
+    await within(worked)
+    await loop.stop()
+    (told,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert (told.getMessage(), told.levelname) == (f"test failed and goes on with back-off: {error}", level)
+    assert bool(told.exc_info) == traceback
