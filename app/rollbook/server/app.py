@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 from litestar import Litestar, Request
@@ -28,7 +29,7 @@ def build_app(service: ApiService, *, lifespan: Lifespan | None = None) -> Lites
     app = Litestar(
         [rollout_routes(service), *operator_routes(service)],
         lifespan=None if lifespan is None else [lifespan],
-        exception_handlers={Exception: _answer_error},
+        exception_handlers={Exception: partial(_answer_error, service)},
         openapi_config=None,
         logging_config=None,
         debug=False,
@@ -40,8 +41,9 @@ def build_app(service: ApiService, *, lifespan: Lifespan | None = None) -> Lites
     return app
 
 
-def _answer_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    answer = error_answer(_from_litestar(error) if isinstance(error, HTTPException) else as_api_error(error))
+def _answer_error(service: ApiService, _: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    known = _from_litestar(error) if isinstance(error, HTTPException) else as_api_error(error, service.outages)
+    answer = error_answer(known)
     headers = {name.decode(): value.decode() for name, value in answer.headers}
     return Response(answer.body, status_code=answer.status, headers=headers, media_type="application/json")
 

@@ -19,6 +19,8 @@ from rollbook.ledger.refusals import (
 )
 from rollbook.logformat import about
 
+from .outages import Outages
+
 log = logging.getLogger(__name__)
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -84,10 +86,10 @@ _TABLE: dict[type[Exception], tuple[int, str, Headers]] = {
 }
 
 
-def as_api_error(error: Exception, *, rollout_id: str | None = None) -> ApiError:
+def as_api_error(error: Exception, outages: Outages, *, rollout_id: str | None = None) -> ApiError:
     """How an error is answered. One that is in no table is ours: it is logged, and the client learns nothing of it.
 
-    ``rollout_id`` is whom the request was about, for the log.
+    ``outages`` are told of a ledger that is not available; ``rollout_id`` is whom the request was about, for the log.
     """
     if isinstance(error, ApiError):
         return error
@@ -96,6 +98,8 @@ def as_api_error(error: Exception, *, rollout_id: str | None = None) -> ApiError
         log.error("a request failed in a way nobody foresaw", exc_info=error, extra=about(rollout_id))
         return ApiError(500, INTERNAL_ERROR)
     status, detail, headers = row
-    if isinstance(error, LedgerUnavailable | CommandFailed):
+    if isinstance(error, LedgerUnavailable):
+        outages.met(error, rollout_id=rollout_id)
+    if isinstance(error, CommandFailed):
         log.warning("answered %d: %s", status, error, extra=about(rollout_id))
     return ApiError(status, detail, headers=headers)

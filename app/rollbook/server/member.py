@@ -80,6 +80,8 @@ class ApiMember:
                 log.warning("a beat of this API failed and is tried again: %s", error)
             self.trouble = str(error)
             return False
+        if self.trouble is not None:
+            log.warning("the beats of this API are accepted again")
         self.trouble = None
         return True
 

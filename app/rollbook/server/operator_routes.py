@@ -46,6 +46,7 @@ def operator_routes(service: ApiService) -> list[HTTPRouteHandler]:
             service.pulse,
             after=_resume_after(request.headers.get(LAST_EVENT_ID), query.after),
             open_to_all=lambda: service.waiting,
+            outages=service.outages,
         )
         streamed = service.meters.streamed(frames)
         return ASGIStreamingResponse(iterator=streamed, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})

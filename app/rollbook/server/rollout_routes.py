@@ -78,7 +78,7 @@ class RolloutRoutes:
             # The server stops and gave this request its last chance: say so, rather than an error 500.
             answer = error_answer(ApiError(503, SHUTTING_DOWN))
         except Exception as error:
-            answer = error_answer(as_api_error(error, rollout_id=_rollout_of(scope)))
+            answer = error_answer(as_api_error(error, self._service.outages, rollout_id=_rollout_of(scope)))
         await send_answer(send, answer)
 
     def _answer(self, scope: HTTPScope, receive: Receive) -> Awaitable[Answer]:

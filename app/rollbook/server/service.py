@@ -30,6 +30,7 @@ from .errors import ONE_SELECTOR, SHUTTING_DOWN, ApiError
 from .health import Health, LoopTrouble, take_health
 from .meters import ProcessMeters
 from .metrics import metrics_text
+from .outages import Outages
 from .polling import poll_rollout, retention_is_over
 from .streams import Pulse
 
@@ -56,6 +57,7 @@ class ApiService:
         self.loops: dict[str, Callable[[], str | None]] = {}
         """This process's background loops by name, each with what troubles it now; health shows them."""
         self.meters = ProcessMeters()
+        self.outages = Outages(lasts=self._troubled)
         self.pulse = Pulse()
         self.accepting = True
         self.waiting = True
@@ -67,11 +69,15 @@ class ApiService:
     def attach(self, ledger: Ledger) -> None:
         """Serve from this open ledger, from now on or again; call it on the loop that serves."""
         self._ledger = ledger
+        self.outages = Outages(lasts=self._troubled)
         self.pulse = Pulse()
         self.accepting = self.waiting = True
         self.loops["feed"] = lambda: ledger.feed.trouble
         ledger.feed.listen(self.pulse.beat)
         self.meters.attach(ledger)
+
+    def _troubled(self) -> bool:
+        return any(tell() is not None for tell in self.loops.values())
 
     @property
     def ledger(self) -> Ledger:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable
 
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerUnavailable
 
 from .answers import json_bytes
+from .outages import Outages
 from .pages import EventView, events_page
-
-log = logging.getLogger(__name__)
 
 STREAM_SEC = 25.0
 LOOK_SEC = 1.0
@@ -52,7 +50,7 @@ class Pulse:
 
 
 async def event_stream(
-    ledger: Ledger, pulse: Pulse, *, after: int, open_to_all: Callable[[], bool]
+    ledger: Ledger, pulse: Pulse, *, after: int, open_to_all: Callable[[], bool], outages: Outages
 ) -> AsyncIterator[bytes]:
     """Frames of all events after a position, in their order, until 25 s are over or ``open_to_all`` turns false."""
     loop = asyncio.get_running_loop()
@@ -68,7 +66,7 @@ async def event_stream(
                     if loop.time() < ends_at:
                         continue
         except LedgerUnavailable as error:
-            log.warning("an event stream ends; its client resumes it: %s", error)
+            outages.met(error)  # the stream ends; its client resumes it
             return
         left_sec = ends_at - loop.time()
         if left_sec <= 0:

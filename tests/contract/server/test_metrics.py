@@ -240,7 +240,13 @@ async def test_parked_polls_and_open_streams_are_told(waiting_api: Api) -> None:
     token = await api.admitted()
     poll = asyncio.create_task(api.poll(token))
     frames = api.service.meters.streamed(
-        streams.event_stream(api.ledger, api.service.pulse, after=0, open_to_all=lambda: api.service.waiting)
+        streams.event_stream(
+            api.ledger,
+            api.service.pulse,
+            after=0,
+            open_to_all=lambda: api.service.waiting,
+            outages=api.service.outages,
+        )
     )
     await anext(frames)
 
