@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import socket
 from collections.abc import AsyncIterator
@@ -14,19 +15,25 @@ import typer
 
 from rollbook.ledger.commands import CloseAdmission, OpenAdmission
 from rollbook.ledger.ledger import Ledger
-from rollbook.ledger.refusals import Closure
+from rollbook.ledger.refusals import Closure, LedgerUnavailable
 from rollbook.ledger.urls import DEFAULT_DATABASE_URL
 from rollbook.ledger.vitals import alive, read_members, read_queues
 
 from . import options, output
 from .changing import user_name
+from .outage import Outage
 
 LOOK_EVERY_SEC = 1.0
 """How often to look while nothing is told; a feed hears of most changes sooner."""
 LEAST_PAUSE_SEC = 0.25
 """Between two looks, so that a busy ledger gives a few lines a second and not thousands."""
 
+LONGEST_LOOK_SEC = 1.0
+"""What the last look may take once the time to wait is up: a ledger may also hang without a word."""
+
 NOT_IDLE = 1
+
+_UNHEARD = logging.NullHandler()
 
 
 class Active(msgspec.Struct, frozen=True):
@@ -78,6 +85,8 @@ async def _open(database_url: str, command: OpenAdmission, told: _Lines) -> int:
 async def _close(
     database_url: str, command: CloseAdmission, told: _Lines, *, limit_sec: float | None, wait: bool
 ) -> int:
+    # Without a handler, what the ledger's feed logs of an outage would go to standard error, beside our own line.
+    logging.getLogger("rollbook").addHandler(_UNHEARD)
     async with _ledger(database_url) as ledger:
         changes = asyncio.Event()
         ledger.feed.listen(lambda _: changes.set())
@@ -89,16 +98,28 @@ async def _close(
         clock = asyncio.get_running_loop().time
         deadline = math.inf if limit_sec is None else clock() + limit_sec
         before: Active | None = None
+        outage = Outage("waiting")
         while True:
             changes.clear()
-            now = await _active(ledger, command.queue)
-            if now != before:
-                told.active(now)
-                before = now
-            if not wait or now.idle:
-                return 0
-            if await _closure(ledger, command.queue) != closure:
-                return told.reopened()
+            try:
+                async with asyncio.timeout(max(deadline - clock(), LONGEST_LOOK_SEC) if wait else None):
+                    now, found = await _active(ledger, command.queue), await _closure(ledger, command.queue)
+            except TimeoutError:
+                outage.unanswered()
+                return told.timed_out()
+            except LedgerUnavailable as error:
+                if not wait:
+                    raise
+                outage.met(error)
+            else:
+                outage.over()
+                if now != before:
+                    told.active(now)
+                    before = now
+                if not wait or now.idle:
+                    return 0
+                if found != closure:
+                    return told.reopened()
             if clock() >= deadline:
                 return told.timed_out()
             await asyncio.sleep(LEAST_PAUSE_SEC)

@@ -12,16 +12,19 @@ import typer
 
 from rollbook.ledger.listing import event_view
 from rollbook.ledger.reader import StoredEvent
-from rollbook.ledger.refusals import RolloutArchived, UnknownRollout
+from rollbook.ledger.refusals import LedgerUnavailable, RolloutArchived, UnknownRollout
 from rollbook.ledger.urls import DEFAULT_DATABASE_URL
 from rollbook_client.events import EVENT_TYPES
 
 from . import options, output
 from .eventlines import EventLines
+from .outage import Outage
 from .session import Interrupts, ReadSession, interruptible, read_session
 
 PAGE = 500
 LOOK_EVERY_MS = 100
+RETRY_EVERY_MS = 500
+"""How often to look whether an outage is over."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -81,40 +84,57 @@ def _find(session: ReadSession, interrupts: Interrupts, rollout_id: str) -> None
 
 
 def _pages(session: ReadSession, interrupts: Interrupts, choice: Choice) -> Iterator[list[StoredEvent]]:
-    """Pages of events; with ``follow`` without end, waiting for each next one."""
+    """Pages of events; with ``follow`` without end, waiting for each next one, and for the end of an outage."""
+    outage = Outage("following")
     reader, rollout_id, types = session.reader, choice.rollout_id, choice.types
     after, left = choice.after, choice.limit
     if choice.tail is not None:
         start = interrupts.run(session, reader.before_last_events(choice.tail, rollout_id=rollout_id, types=types))
         after = max(after, start)
     while left is None or left > 0:
-        seen = interrupts.run(session, reader.last_position()) if choice.follow else 0
         size = PAGE if left is None else min(PAGE, left)
-        read = reader.events_page(after=after, rollout_id=rollout_id, types=types, limit=size)
-        page = interrupts.run(session, read)
+        try:
+            seen = interrupts.run(session, reader.last_position()) if choice.follow else 0
+            read = reader.events_page(after=after, rollout_id=rollout_id, types=types, limit=size)
+            page = interrupts.run(session, read)
+            outage.over()
+            if choice.follow and not page:
+                _wait_for_change(session, interrupts, seen)
+        except LedgerUnavailable as error:
+            if not choice.follow:
+                raise
+            outage.met(error)
+            _pause(RETRY_EVERY_MS)
+            continue
         if page:
             after = page[-1].position if rollout_id is None else page[-1].seq
             left = None if left is None else left - len(page)
             yield page
         elif not choice.follow:
             return
-        else:
-            if rollout_id is None:
-                after = max(after, seen)  # what was passed over for its type is not looked at again
-            _wait_for_change(session, interrupts, seen)
+        elif rollout_id is None:
+            after = max(after, seen)  # what was passed over for its type is not looked at again
 
 
 def _wait_for_change(session: ReadSession, interrupts: Interrupts, position: int) -> None:
     """Return once the ledger has gone past ``position``.
 
     Raises:
-        OutputClosed: nobody reads our output any more, which no write would tell while there is nothing to write.
+        OutputClosed: from `_pause`.
+        LedgerUnavailable: the ledger cannot be read now.
+    """
+    while interrupts.run(session, session.reader.last_position()) == position:
+        _pause(LOOK_EVERY_MS)
+
+
+def _pause(milliseconds: int) -> None:
+    """Raises:
+    OutputClosed: nobody reads our output any more, which no write would tell while there is nothing to write.
     """
     closed = select.poll()
     closed.register(sys.stdout.fileno(), 0)
-    while interrupts.run(session, session.reader.last_position()) == position:
-        if any(state & (select.POLLERR | select.POLLHUP) for _, state in closed.poll(LOOK_EVERY_MS)):
-            raise output.OutputClosed
+    if any(state & (select.POLLERR | select.POLLHUP) for _, state in closed.poll(milliseconds)):
+        raise output.OutputClosed
 
 
 def _write_json(page: list[StoredEvent]) -> None:
