@@ -1,6 +1,6 @@
 """The schema's history: the only place that creates tables, views and triggers."""
 
-HEAD = "0005"
+HEAD = "0006"
 """The revision this code works with."""
 
 __all__ = ["HEAD"]

@@ -230,6 +230,15 @@ secrets = sa.Table(
     sa.Column("sealed", sa.LargeBinary, nullable=False),
 )
 
+# The secret keys that processes went by, the newest last; never a key, nor what one could be found by.
+key_fingerprints = sa.Table(
+    "key_fingerprints",
+    metadata,
+    sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    _time("first_seen_at"),
+)
+
 members = sa.Table(
     "members",
     metadata,

@@ -9,6 +9,7 @@ import pytest
 
 import rollbook_migrations
 from rollbook.ledger.database import database_of
+from rollbook.ledger.schema import upgrade
 from rollbook.ledger.secrets import SecretKeys
 from rollbook.ledger.urls import parse_url
 from rollbook.settings import DATABASE_VARIABLE
@@ -47,12 +48,31 @@ def test_upgrade_makes_a_ledger_and_check_finds_it(rollbook: CommandLine, place:
     missing = rollbook("db", "check")
     assert missing.code == 1
     assert missing.error_line == f"there is no ledger at {place}; make one with `rollbook db upgrade`"
-    assert rollbook("db", "upgrade").out == f"{place}: schema {rollbook_migrations.HEAD} is current\n"
-    assert rollbook("db", "check", "--json").json == {
-        "ledger": place,
-        "revision": rollbook_migrations.HEAD,
-        "current": True,
-    }
+    head = rollbook_migrations.HEAD
+    assert rollbook("db", "upgrade").out == f"{place}: made, with schema {head}\n"
+    assert rollbook("db", "check").out == f"{place}: schema {head} is current\n"
+    assert rollbook("db", "check", "--json").json == {"ledger": place, "revision": head, "current": True}
+
+
+def test_upgrade_says_what_it_did(rollbook: CommandLine, database_url: str, place: str) -> None:
+    head = rollbook_migrations.HEAD
+    upgrade(parse_url(database_url), "0001")
+    assert rollbook("db", "check").error_line.endswith("run `rollbook db upgrade`")
+    assert rollbook("db", "upgrade").out == f"{place}: upgraded from schema 0001 to {head}\n"
+    assert rollbook("db", "upgrade").out == f"{place}: schema {head} is current, nothing was to do\n"
+    told = {"ledger": place, "revision": head, "before": head, "current": True}
+    assert rollbook("db", "upgrade", "--json").json == told
+
+
+@pytest.mark.parametrize("command", ["db upgrade", "db check", "rollouts", "doctor"])
+def test_a_newer_schema_is_no_matter_for_an_upgrade(rollbook: CommandLine, database_url: str, command: str) -> None:
+    upgrade(parse_url(database_url))
+    make.rows(database_url, "UPDATE alembic_version SET version_num = '9999' RETURNING 1")
+    refused = rollbook(*command.split())
+    assert refused.code == 1
+    says = refused.out + refused.err
+    assert "schema is 9999" in says and "install that one" in says
+    assert "rollbook db upgrade" not in says and "unexpected" not in says
 
 
 def test_database_url_option_goes_before_the_variable(rollbook: CommandLine, tmp_path: Path, place: str) -> None:

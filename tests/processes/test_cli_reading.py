@@ -14,6 +14,7 @@ import pytest
 
 from rollbook.ledger.commands import Score
 from rollbook.ledger.database import database_of
+from rollbook.ledger.keyring import process_keys
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.urls import parse_url
 from rollbook.server.answers import json_bytes
@@ -42,7 +43,7 @@ def rollbook(database_url: str, capfd: pytest.CaptureFixture[str]) -> CommandLin
 @pytest.fixture
 def writer(database_url: str) -> Iterator[make.Writing]:
     with make.writing(database_url) as writer:
-        database_of(parse_url(database_url)).keys()  # the key that the server which admits had made
+        process_keys(database_of(parse_url(database_url)))  # the key that the server which admits had made
         yield writer
 
 

@@ -16,6 +16,7 @@ from rollbook.ledger.urls import DatabaseUrlError
 from . import missing_extra
 
 FAILED = 1
+FILE_FIX = "check that the disk has room and that the file can be read and written"
 DEBUG_VARIABLE = "ROLLBOOK_DEBUG"
 
 _SAY_WHAT_TO_DO = (DatabaseUrlError, SchemaError, SecretKeyError, EntrypointError, LedgerError)
@@ -36,7 +37,7 @@ def describe(error: Exception) -> str:
 
 def _text(error: Exception) -> str:
     if isinstance(error, LedgerUnavailable) and ";" not in str(error):
-        return f"{error}; check that the disk has room and that the file can be read and written, then try again"
+        return f"{error}; {error.fix or FILE_FIX}, then try again"
     if isinstance(error, (CommandError, *_SAY_WHAT_TO_DO)):
         return str(error)
     if isinstance(error, CodecError):

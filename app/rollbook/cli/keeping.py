@@ -36,26 +36,49 @@ def _group() -> None:
 @database.command("upgrade")
 def db_upgrade(*, database_url: options.DatabaseUrl = DEFAULT_DATABASE_URL, json: options.Json = False) -> None:
     """Make the ledger, or bring its schema up to date."""
-    upgrade(parse_url(database_url))
-    _tell_schema(database_url, json=json)
+    url = parse_url(database_url)
+    before = upgrade(url)
+    database = database_of(url)
+    current = rollbook_migrations.HEAD
+    if json:
+        output.put_json({"ledger": database.describe(), "revision": current, "before": before, "current": True})
+    elif before is None:
+        output.put(f"{database.describe()}: made, with schema {current}\n")
+    elif before == current:
+        output.put(f"{database.describe()}: schema {current} is current, nothing was to do\n")
+    else:
+        output.put(f"{database.describe()}: upgraded from schema {before} to {current}\n")
 
 
 @database.command("check")
 def db_check(*, database_url: options.DatabaseUrl = DEFAULT_DATABASE_URL, json: options.Json = False) -> None:
     """Tell whether the ledger's schema is the one this Rollbook works with."""
-    check(parse_url(database_url))
-    _tell_schema(database_url, json=json)
-
-
-def _tell_schema(database_url: str, *, json: bool) -> None:
-    database = database_of(parse_url(database_url))
-    found = database.revision()
+    url = parse_url(database_url)
+    check(url)
+    place, current = database_of(url).describe(), rollbook_migrations.HEAD
     if json:
-        output.put_json(
-            {"ledger": database.describe(), "revision": found, "current": found == rollbook_migrations.HEAD}
-        )
+        output.put_json({"ledger": place, "revision": current, "current": True})
     else:
-        output.put(f"{database.describe()}: schema {found} is current\n")
+        output.put(f"{place}: schema {current} is current\n")
+
+
+@database.command("accept-key")
+def db_accept_key(*, database_url: options.DatabaseUrl = DEFAULT_DATABASE_URL, json: options.Json = False) -> None:
+    """Let the ledger go by the secret key given here, because the one before it is lost; what waits with that fails."""
+    from rollbook.ledger.keyring import accept_key, shown
+
+    url = parse_url(database_url)
+    check(url)
+    accepted = accept_key(database_of(url))
+    if json:
+        output.put_json(accepted)
+        return
+    key = f"the secret key {shown(accepted.fingerprint)} of {accepted.source}"
+    output.put(f"{database_of(url).describe()} goes by {key}{' from now on' if accepted.changed else ' already'}\n")
+    if accepted.lost:
+        output.put(f"{accepted.lost} of {accepted.tried} rollouts that wait or run do not open with it, and fail\n")
+    if accepted.changed and accepted.alive:
+        output.put(f"processes that are alive: {accepted.alive}; restart them with this key\n")
 
 
 def secret_key(*, json: options.Json = False) -> None:

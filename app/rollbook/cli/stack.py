@@ -17,6 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from rollbook.ledger.database import database_of
+from rollbook.ledger.keyring import process_keys
 from rollbook.ledger.schema import check_database, upgrade
 from rollbook.ledger.urls import parse_url
 from rollbook.settings import (
@@ -53,7 +54,7 @@ def prepare(database_url: str) -> None:
     if database.capabilities.migrates_at_start:
         upgrade(database.url)
     check_database(database)
-    database.keys()
+    process_keys(database)
     database.check_writable()  # told now, once, and not by every child again and again
 
 

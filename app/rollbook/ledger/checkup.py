@@ -7,29 +7,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-import msgspec
 import sqlalchemy as sa
 
 import rollbook_migrations
 
 from .database import Database, database_of
 from .diagnosis import Diagnosis, doubtful, ill, well
+from .keyring import ACCEPT, KNOWN, SEALED, check_held, given_keys, known_keys, shown, try_all
 from .reader import Reader
 from .refusals import LedgerUnavailable, SchemaError
 from .schema import check_database
-from .secrets import KEY_VARIABLE, SecretKeyError, SecretKeys
+from .secrets import KEY_VARIABLE, SecretKeyError
 from .vitals import MemberVitals, QueueVitals, alive, read_head, read_members, read_queues
 
-SEALED_LOOKS = 100
-"""How many of the oldest and of the newest sealed secrets are tried."""
 LONG_WAIT_SEC = 60.0
 """A rollout that waits for longer beside free slots waits for another reason."""
 REST = "look for its cause in the message, then run this again"
-
-_SEALED = """
-    SELECT r.rollout_id, s.sealed FROM secrets s JOIN rollouts r ON r.number = s.number ORDER BY s.number {order}
-    LIMIT {limit}
-"""
 
 
 async def check_up(url: sa.URL) -> AsyncIterator[Diagnosis]:
@@ -80,38 +73,45 @@ async def _guards(database: Database, _: Reader) -> AsyncIterator[Diagnosis]:
 
 
 async def _secrets(database: Database, reader: Reader) -> AsyncIterator[Diagnosis]:
-    rows = [
-        *await reader.query(_SEALED.format(order="ASC", limit=SEALED_LOOKS)),
-        *await reader.query(_SEALED.format(order="DESC", limit=SEALED_LOOKS)),
-    ]
-    sealed = {rollout_id: bytes(secret) for rollout_id, secret in rows}
+    known = known_keys(await reader.query(KNOWN))
+    sealed = {name: bytes(secret) for statement in SEALED for name, secret in await reader.query(statement)}
     try:
-        keys = database.present_keys()
+        keys = given_keys(database)
+        if keys is None:
+            yield _no_key_file(database, sealed=len(sealed), known=bool(known))
+            return
+        check_held(keys, known)
     except SecretKeyError as error:
         says, _, fix = str(error).partition("; ")
         yield ill("secret key", says, fix=fix or f"set {KEY_VARIABLE} as the processes of this ledger have it")
         return
-    if keys is None:
-        yield well("secret key", "there is none yet; the first process to start makes one")
-        return
-    shut = [rollout_id for rollout_id, secret in sealed.items() if not _opens(keys, secret, rollout_id)]
-    if shut:
+    tried = try_all(keys, sealed)
+    if tried.shut:
         yield ill(
             "secret key",
-            f"it does not open the secrets of {len(shut)} of {len(sealed)} rollouts that are not over, "
-            f"{shut[0]!r} among them; they fail when they are started",
+            f"it does not open the secrets of {len(tried.shut)} of {tried.count} rollouts that are not over, "
+            f"{tried.shut[0]!r} among them; they fail when they are started",
             fix=f"add the key that they were admitted with to {KEY_VARIABLE}, after a comma",
         )
     else:
-        yield well("secret key", f"it opens what it should ({len(sealed)} tried)" if sealed else "it is there")
+        says = f"it opens what it should ({tried.count} tried)" if tried.count else "it is there"
+        yield well("secret key", f"{says}, {shown(keys.fingerprints[0])}")
 
 
-def _opens(keys: SecretKeys, sealed: bytes, rollout_id: str) -> bool:
-    try:
-        keys.open(sealed, rollout_id)
-    except (SecretKeyError, ValueError, msgspec.MsgspecError):  # of another key, or damaged
-        return False
-    return True
+def _no_key_file(database: Database, *, sealed: int, known: bool) -> Diagnosis:
+    if sealed:
+        return ill(
+            "secret key",
+            f"{database.key_file} is gone, and rollouts that are not over have secrets sealed with it",
+            fix=f"put it back, or take a new one with {ACCEPT}, and those rollouts fail",
+        )
+    if known:
+        return doubtful(
+            "secret key",
+            f"{database.key_file} is gone",
+            fix="put it back, or stop all processes and start them again: the first one makes a new one",
+        )
+    return well("secret key", "there is none yet; the first process to start makes one")
 
 
 async def _processes(database: Database, reader: Reader) -> AsyncIterator[Diagnosis]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -15,7 +16,6 @@ from rollbook_projections import Row
 from .batch import Committed
 from .commands import Command
 from .diagnosis import Diagnosis
-from .secrets import SecretKeys
 from .statements import Dialect
 from .urls import POSTGRES
 
@@ -180,19 +180,9 @@ class Database(Protocol):
     def skew_us(self) -> int:
         """How far that clock is ahead of this host's, in microseconds."""
 
-    def keys(self) -> SecretKeys:
-        """The secret keys of the migrated ledger.
-
-        Raises:
-            SecretKeyError: no key can be read or made, or the one that rollouts are waiting with is gone.
-        """
-
-    def present_keys(self) -> SecretKeys | None:
-        """The same without making any; None where the first process would make one.
-
-        Raises:
-            SecretKeyError: as `keys` does.
-        """
+    @property
+    def key_file(self) -> Path | None:
+        """Where the secret key lies that is made if the environment has none; None where none is made."""
 
     def check_up(self) -> AsyncIterator[Diagnosis]:
         """How the database itself is: `database` first, and alone where it cannot be used."""

@@ -137,7 +137,14 @@ class CommandFailed(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The ledger cannot be written (disk full, read-only, locked); the cause is chained."""
+    """The ledger cannot be written (disk full, read-only, locked); the cause is chained.
+
+    ``fix`` says what to do before trying again, where the message does not and it is no matter of a file.
+    """
+
+    def __init__(self, message: str, *, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.fix = fix
 
 
 class SchemaError(Exception):

@@ -44,22 +44,37 @@ def check_database(database: Database) -> None:
         return
     if found is None:
         raise SchemaError(f"there is no ledger at {database.describe()}; make one with `rollbook db upgrade`")
+    _check_not_newer(found)
     raise SchemaError(
         f"the ledger's schema is {found}, this Rollbook works with {rollbook_migrations.HEAD}; "
-        "run `rollbook db upgrade` (or install the Rollbook that wrote it, if it is newer)"
+        "run `rollbook db upgrade`"
     )
 
 
-def upgrade(url: sa.URL, to: str = "head") -> None:
+def _check_not_newer(found: str | None) -> None:
+    # Revisions are numbers of one length, and so in the order of their texts.
+    if found is not None and found > rollbook_migrations.HEAD:
+        raise SchemaError(
+            f"the ledger's schema is {found}, and this Rollbook knows none after {rollbook_migrations.HEAD}; "
+            "a newer Rollbook upgraded it: install that one here too"
+        )
+
+
+def upgrade(url: sa.URL, to: str = "head") -> str | None:
     """Migrate up to ``to`` in one transaction; harmless where nothing is to do, or when two processes try at once.
 
+    Returns the revision that was there before, None where there was no ledger.
+
     Raises:
+        SchemaError: the schema is newer than this code.
         LedgerUnavailable: the database cannot be made or written.
     """
     database = database_of(url)
-    if to == "head" and database.revision() == rollbook_migrations.HEAD:
-        return
-    database.migrate(to, down=False)
+    before = database.revision()
+    _check_not_newer(before)
+    if to != "head" or before != rollbook_migrations.HEAD:
+        database.migrate(to, down=False)
+    return before
 
 
 def downgrade(url: sa.URL, to: str) -> None:

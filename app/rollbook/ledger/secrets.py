@@ -12,7 +12,7 @@ import contextlib
 import hmac
 import os
 import secrets as entropy
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 _REQUEST = b"rollbook request\0"
 """Keeps what is made of a request apart from what is made of a nonce."""
+_FINGERPRINT = b"rollbook fingerprint\0"
 
 
 class SecretKeyError(Exception):
@@ -47,14 +48,16 @@ def new_key() -> str:
 class SecretKeys:
     """The keys in use: the first seals and signs, all of them open (rotation)."""
 
-    def __init__(self, keys: tuple[bytes, ...]) -> None:
+    def __init__(self, keys: tuple[bytes, ...], *, source: str = KEY_VARIABLE) -> None:
         if not keys:
             raise SecretKeyError(f"no secret key; set {KEY_VARIABLE} to the output of `rollbook secret-key`")
         self._signing = [sha256(b"rollbook lease" + key).digest() for key in keys]
         self._ciphers = [AESGCM(key) for key in keys]
+        self.source = source
+        """Where they come from: the variable, or a file's path."""
 
     @classmethod
-    def parse(cls, text: str) -> SecretKeys:
+    def parse(cls, text: str, *, source: str = KEY_VARIABLE) -> SecretKeys:
         """Keys from text: one or several, separated by commas.
 
         Raises:
@@ -71,7 +74,7 @@ class SecretKeys:
                     f"a secret key has {KEY_BYTES} bytes, this one {len(key)}; make one with `rollbook secret-key`"
                 )
             keys.append(key)
-        return cls(tuple(keys))
+        return cls(tuple(keys), source=source)
 
     @classmethod
     def load(cls, key_file: Path | None) -> SecretKeys:
@@ -80,9 +83,8 @@ class SecretKeys:
         Raises:
             SecretKeyError: no key is set, or the file cannot be read or made, or holds none.
         """
-        text = os.environ.get(KEY_VARIABLE)
-        if text and text.strip():
-            return cls.parse(text)
+        if key_is_set():
+            return cls.parse(os.environ[KEY_VARIABLE])
         if key_file is None:
             raise SecretKeyError(f"set {KEY_VARIABLE}, the same for all processes; `rollbook secret-key` makes one")
         try:
@@ -91,7 +93,12 @@ class SecretKeys:
             raise SecretKeyError(
                 f"cannot use the key file {key_file}: {error}; make it readable, or set {KEY_VARIABLE}"
             ) from error
-        return cls.parse(text)
+        return cls.parse(text, source=str(key_file))
+
+    @cached_property
+    def fingerprints(self) -> tuple[str, ...]:
+        """What tells each key from others, in their order; 64 hex digits. Nobody can go back from it to the key."""
+        return tuple(sha256(hmac.digest(key, _FINGERPRINT, "sha256")).hexdigest() for key in self._signing)
 
     def token(self, nonce: str) -> str:
         """The polling token for a nonce; 43 characters."""
@@ -127,6 +134,11 @@ class SecretKeys:
             f"none of the secret keys opens the secrets of rollout {rollout_id!r}; "
             f"put the key it was admitted with into {KEY_VARIABLE} too"
         )
+
+
+def key_is_set() -> bool:
+    """Whether the environment has a key."""
+    return bool(os.environ.get(KEY_VARIABLE, "").strip())
 
 
 def new_nonce() -> str:

@@ -100,6 +100,16 @@ async def test_secrets_that_the_key_does_not_open_are_told(
     await ledger.submit(make.admit("r-3", sealed=b"damaged"))
     assert "2 of 3 rollouts" in (await complaints(database_url))["secret key"].text
     monkeypatch.setenv(KEY_VARIABLE, key)
+    found = (await complaints(database_url))["secret key"]
+    assert (found.level, "go by" in found.text, "rollbook db accept-key" in (found.fix or "")) == ("error", True, True)
+
+
+async def test_a_ledger_that_knows_no_key_yet_is_told_what_a_key_does_not_open(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make.writing(database_url) as writer:
+        writer.do(sealed(SecretKeys.parse(new_key()), "r-1"))
+    monkeypatch.setenv(KEY_VARIABLE, new_key())
     assert "'r-1'" in (await complaints(database_url))["secret key"].text
 
 

@@ -261,10 +261,19 @@ async def test_missing_ledger_is_refused_or_made_as_the_database_declares(empty_
     await again.close()
 
 
-async def test_schema_of_another_version_is_refused_with_the_command(database_url: str) -> None:
-    rows(database_url, "UPDATE alembic_version SET version_num = '9999' RETURNING 1")
-    with pytest.raises(SchemaError, match=r"9999.*rollbook db upgrade"):
+async def test_schema_of_an_older_version_is_refused_with_the_command(database_url: str) -> None:
+    downgrade(parse_url(database_url), "0001")
+    with pytest.raises(SchemaError, match=r"0001.*rollbook db upgrade"):
         await Ledger.open(database_url, migrate=False)
+
+
+async def test_schema_of_a_newer_version_is_refused_and_not_to_be_migrated(database_url: str) -> None:
+    rows(database_url, "UPDATE alembic_version SET version_num = '9999' RETURNING 1")
+    newer = r"9999.*newer Rollbook.*install that one"
+    with pytest.raises(SchemaError, match=newer):
+        await Ledger.open(database_url, migrate=False)
+    with pytest.raises(SchemaError, match=newer):
+        upgrade(parse_url(database_url))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from rollbook.backends.errors import EntrypointError
 from rollbook.cli import missing_extra
 from rollbook.cli.failures import CommandError, describe
 from rollbook.ledger.codec import CodecError
+from rollbook.ledger.postgres.connecting import unavailable
 from rollbook.ledger.refusals import LedgerUnavailable, QueueTaken
 from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.secrets import SecretKeyError
@@ -36,6 +37,10 @@ def test_errors_that_say_what_to_do_are_told_as_they_are(error: Exception) -> No
     ("error", "says"),
     [
         (LedgerUnavailable("disk is full"), "disk is full; check that the disk has room"),
+        (
+            unavailable(ConnectionError("gone"), doing="read"),
+            "gone; see what `rollbook doctor` says of its database, then",
+        ),
         (QueueTaken("q", "flow.py"), "choose another --queue"),
         (CodecError("does not read"), "`rollbook audit verify`"),
         (sqlite3.DatabaseError("malformed"), "malformed; check the file with `rollbook audit verify`"),

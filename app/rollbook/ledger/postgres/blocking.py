@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from rollbook_projections import Row
 
-from .connecting import Connection, connect, is_outage, unavailable
+from .connecting import Connection, connect, is_outage, unavailable, unusable
 from .dialect import numbered
 
 
@@ -86,6 +86,11 @@ def blocking_connection(url: sa.URL, *, doing: str) -> Iterator[BlockingConnecti
     with loop_thread() as thread:
         try:
             connection = thread.run(connect(url))
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            raise unusable(error, url) from error
+        try:
             try:
                 yield BlockingConnection(thread, connection)
             finally:

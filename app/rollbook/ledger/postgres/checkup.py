@@ -14,7 +14,7 @@ from rollbook.ledger.diagnosis import Diagnosis, doubtful, ill, well
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook_projections import tables
 
-from .connecting import Connection, connect, describe, is_outage
+from .connecting import REACH, Connection, connect, describe, is_outage
 from .hints import CHANNEL
 from .pooling import Pooling, find_pooling
 
@@ -92,7 +92,7 @@ async def check_server(url: sa.URL, *, place: str, clock: SharedClock) -> AsyncI
         yield ill(
             "database",
             f"{place} cannot be used: {describe(error)}",
-            fix="start it, or correct the URL with its host, user, password and database",
+            fix=REACH,
         )
         return
     try:

@@ -33,6 +33,8 @@ FORGETFUL_POOLER = (
     "the pooler in front of the database forgets prepared statements between transactions; set "
     "max_prepared_statements in PgBouncer (1.21 or later), use its session mode, or connect to the database itself"
 )
+REACH = "start it, or correct the URL with its host, user, password and database"
+"""What to do where no connection can be opened."""
 _FORGOTTEN = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 """A statement that we prepared is not there, or somebody else's is in its place."""
 
@@ -103,7 +105,24 @@ def pauses() -> Iterator[float]:
 
 def unavailable(error: BaseException, *, doing: str) -> LedgerUnavailable:
     """The error that callers see; ``doing`` is `read` or `written`."""
-    return LedgerUnavailable(f"the ledger cannot be {doing} now: {describe(error)}")
+    return LedgerUnavailable(
+        f"the ledger cannot be {doing} now: {describe(error)}", fix="see what `rollbook doctor` says of its database"
+    )
+
+
+def unusable(error: BaseException, url: sa.URL) -> LedgerUnavailable:
+    """The error of callers who have reached nothing yet, and so perhaps named the wrong place."""
+    if isinstance(error, _FORGOTTEN):
+        return unavailable(error, doing="opened")
+    return LedgerUnavailable(f"{place(url)} cannot be used: {describe(error)}; {REACH}")
+
+
+def place(url: sa.URL) -> str:
+    """A database as an operator knows it, without user and password."""
+    found = url.host or url.query.get("host") or "localhost"
+    host = found if isinstance(found, str) else ",".join(found)
+    port = f":{url.port}" if url.port else ""
+    return f"postgresql://{host}{port}/{url.database}"
 
 
 def describe(error: BaseException) -> str:

@@ -12,12 +12,11 @@ from rollbook.ledger.clock import SharedClock, host_clock_us
 from rollbook.ledger.database import Capabilities, Committer, Hints, Reads, Snapshot, Upkeep
 from rollbook.ledger.diagnosis import Diagnosis
 from rollbook.ledger.refusals import LedgerUnavailable
-from rollbook.ledger.secrets import SecretKeys
 
 from . import migrating, snapshot, upkeep
 from .blocking import blocking_connection
 from .checkup import check_server
-from .connecting import connect, is_outage, unavailable
+from .connecting import connect, is_outage, place, unusable
 from .dialect import PostgresDialect
 from .hints import PostgresHints
 from .pooling import Pooling, find_pooling
@@ -32,28 +31,20 @@ class PostgresDatabase:
 
     def __init__(self, url: sa.URL) -> None:
         self.url = url
+        self.key_file = None  # processes on many machines must have the same
         self.dialect = PostgresDialect()
         self.retries = 0
         self._clock = SharedClock()
         self._pooling = Pooling.NONE
 
     def describe(self) -> str:
-        host = self.url.host or self.url.query.get("host") or "localhost"
-        port = f":{self.url.port}" if self.url.port else ""
-        return f"postgresql://{host}{port}/{self.url.database}"
+        return place(self.url)
 
     def clock(self) -> int:
         return self._clock()
 
     def skew_us(self) -> int:
         return self._clock() - host_clock_us()
-
-    def keys(self) -> SecretKeys:
-        """From the environment only: processes on many machines must have the same."""
-        return SecretKeys.load(None)
-
-    def present_keys(self) -> SecretKeys | None:
-        return self.keys()
 
     def check_up(self) -> AsyncIterator[Diagnosis]:
         return check_server(self.url, place=self.describe(), clock=self._clock)
@@ -87,7 +78,7 @@ class PostgresDatabase:
         except Exception as error:
             if not is_outage(error) or isinstance(error, LedgerUnavailable):
                 raise
-            raise unavailable(error, doing="opened") from error
+            raise unusable(error, self.url) from error
 
     def check_writable(self) -> None:
         with blocking_connection(self.url, doing="written") as connection:

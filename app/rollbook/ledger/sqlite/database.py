@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
@@ -12,7 +11,6 @@ import sqlalchemy as sa
 from rollbook.ledger.clock import host_clock_us
 from rollbook.ledger.database import Capabilities, Committer, Hints, Reads, Snapshot, Upkeep
 from rollbook.ledger.diagnosis import Diagnosis
-from rollbook.ledger.secrets import KEY_VARIABLE, SecretKeyError, SecretKeys
 
 from . import migrating, snapshot, upkeep
 from .checkup import check_files
@@ -31,6 +29,7 @@ class SqliteDatabase:
 
     def __init__(self, url: sa.URL) -> None:
         self.url = url
+        self.key_file = key_path(url)
         self.dialect = SqliteDialect()
         self.retries = 0  # there is no connection that could fail
 
@@ -43,31 +42,9 @@ class SqliteDatabase:
     def skew_us(self) -> int:
         return 0
 
-    def keys(self) -> SecretKeys:
-        """A first key is made only where nothing was sealed with another."""
-        return self.present_keys() or SecretKeys.load(key_path(self.url))
-
-    def present_keys(self) -> SecretKeys | None:
-        path = key_path(self.url)
-        if path.exists() or os.environ.get(KEY_VARIABLE, "").strip():
-            return SecretKeys.load(path)
-        if self._holds_sealed():
-            raise SecretKeyError(
-                f"{path} is gone, and rollouts that are not over have secrets sealed with it; put it back, or set "
-                f"{KEY_VARIABLE} to a new key (`rollbook secret-key`) and those rollouts fail"
-            )
-        return None
-
     async def check_up(self) -> AsyncIterator[Diagnosis]:
         for found in check_files(self.url):
             yield found
-
-    def _holds_sealed(self) -> bool:
-        reads = SqliteReads(self.url)
-        try:
-            return bool(reads.query_now("SELECT 1 FROM secrets LIMIT 1"))
-        finally:
-            reads.close_now()
 
     def committer(self) -> Committer:
         return StoreCommitter(SqliteStore(self.url))
