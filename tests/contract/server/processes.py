@@ -8,14 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
 import msgspec
 
 from rollbook.settings import ApiSettings
-from tests.contract.server.support import LIMIT_SEC, QUEUE
+from tests.contract.server.support import LIMIT_SEC, LOOK_SEC, QUEUE
 from tests.support.databases import secret_key_of
 
 
@@ -54,10 +54,13 @@ class ApiProcess:
                     if self.child.poll() is not None:
                         raise AssertionError(f"the API ended: {self.child.communicate()[1]}") from None
                     assert time.monotonic() < deadline, "the API does not answer"
+                    # Looking without a pause would take from its start the processor that it needs.
+                    with suppress(subprocess.TimeoutExpired):
+                        self.child.wait(LOOK_SEC)
 
 
-def start(database_url: str, **changes: Any) -> ApiProcess:
-    """Start an API process on a ledger, with a lifeline to this one."""
+def start(database_url: str, *program: str, **changes: Any) -> ApiProcess:
+    """Start an API process on a ledger, with a lifeline to this one; `program` is run instead of the server's module."""
     settings = ApiSettings(database_url=database_url, queue=QUEUE, port=free_port())
     settings = msgspec.structs.replace(settings, **changes)
     read_end, write_end = os.pipe()
@@ -68,7 +71,7 @@ def start(database_url: str, **changes: Any) -> ApiProcess:
         "ROLLBOOK_LIFELINE_FD": str(read_end),
     }
     child = subprocess.Popen(
-        [sys.executable, "-m", "rollbook.server"],
+        [sys.executable, *(program or ("-m", "rollbook.server"))],
         env=environment,
         pass_fds=[read_end],
         stderr=subprocess.PIPE,
@@ -79,9 +82,9 @@ def start(database_url: str, **changes: Any) -> ApiProcess:
 
 
 @contextmanager
-def running(database_url: str, **changes: Any) -> Iterator[ApiProcess]:
+def running(database_url: str, *program: str, **changes: Any) -> Iterator[ApiProcess]:
     """An API process that answers; killed at the end if it still runs."""
-    process = start(database_url, **changes)
+    process = start(database_url, *program, **changes)
     try:
         process.await_ready()
         yield process

@@ -12,11 +12,20 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from rollbook.ledger.urls import SQLITE
 from rollbook_client.messages import POLLING_LEASE_HEADER
 from tests.contract.server.processes import ApiProcess, end, free_port, read_response, running, start
 from tests.contract.server.support import LIMIT_SEC, admission_body
 from tests.support.ledger import rows
 
+# What happens before any ledger is asked is the same on each.
+on_one_database = pytest.mark.parametrize("database", [SQLITE], indirect=True)
+HASTY_PROGRAM = """
+import sys
+from rollbook.server import __main__, process
+process.LAST_REQUESTS_SEC = 1
+sys.exit(__main__.main())
+"""
 LONG = {"result_wait_timeout_sec": 500.0, "polling_lease_timeout_sec": 1_000.0}
 
 
@@ -124,6 +133,7 @@ def test_restart_within_the_beat_limit_extends_the_leases_of_the_killed_one(
         assert [event["type"] for event in events] == ["rollout_admitted", "lease_extended"]
 
 
+@on_one_database
 def test_taken_port_ends_it_with_one_line_that_says_what_to_do(database_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = start(database_url, port=taken.getsockname()[1])
@@ -133,6 +143,7 @@ def test_taken_port_ends_it_with_one_line_that_says_what_to_do(database_url: str
     assert "choose another --host or --port" in errors
 
 
+@on_one_database
 def test_setting_out_of_range_ends_it_with_one_line(database_url: str) -> None:
     process = start(database_url, polling_lease_timeout_sec=1.0)
     assert process.wait() == 1
@@ -141,6 +152,7 @@ def test_setting_out_of_range_ends_it_with_one_line(database_url: str) -> None:
     assert "polling_lease_timeout_sec is 1.0" in errors
 
 
+@on_one_database
 def test_bytes_that_are_no_http_are_answered_with_a_json_object(database_url: str) -> None:
     with running(database_url) as process, process.connect() as connection:
         connection.sendall(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
@@ -149,6 +161,7 @@ def test_bytes_that_are_no_http_are_answered_with_a_json_object(database_url: st
         assert b'"detail"' in body
 
 
+@on_one_database
 def test_body_far_over_the_limit_is_refused_unread(database_url: str) -> None:
     with running(database_url, max_request_bytes=100_000) as process, process.connect() as connection:
         # Announced and never sent: the answer cannot have waited for it.
@@ -156,8 +169,9 @@ def test_body_far_over_the_limit_is_refused_unread(database_url: str) -> None:
         assert read_response(connection)[0] == 413
 
 
+@on_one_database
 def test_upload_that_never_ends_does_not_hold_the_shutdown_for_ever(database_url: str) -> None:
-    with running(database_url) as process, process.connect() as connection:
+    with running(database_url, "-c", HASTY_PROGRAM) as process, process.connect() as connection:
         connection.sendall(b"POST /rollout HTTP/1.1\r\nhost: api\r\ncontent-length: 1000\r\n\r\n{")
         with process.connect() as other:
             other.sendall(b"GET /health HTTP/1.1\r\nhost: api\r\n\r\n")
