@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -45,6 +46,19 @@ def about(
     }
 
 
+class TextFormatter(logging.Formatter):
+    """A line for people, which names the rollout that it is about unless its message does."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """The line without exception and stack."""
+        rollout_id = getattr(record, "rollout_id", None)
+        if rollout_id is None or str(rollout_id) in record.message:
+            return super().formatMessage(record)
+        named = copy.copy(record)  # other handlers have the record too
+        named.message = f"rollout {rollout_id}: {record.message}"
+        return super().formatMessage(named)
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time (UTC), level, logger, message, process; what it is about; an exception as text."""
 
@@ -71,7 +85,7 @@ class JsonFormatter(logging.Formatter):
 
 def formatter(process: str, *, text: str = TEXT) -> logging.Formatter:
     """What makes the lines of a process of ours (``api``, ``scheduler``, ``runner``)."""
-    return JsonFormatter(process) if log_format() == "json" else logging.Formatter(text)
+    return JsonFormatter(process) if log_format() == "json" else TextFormatter(text)
 
 
 def json_line(message: str, *, time_sec: float, level: str, logger: str, process: str, **about: object) -> str:

@@ -61,6 +61,9 @@ def test_archive_moves_what_is_over_and_can_be_verified(
         "checked 1 event of 1 rollout and 1 archived rollout: no finding, every event is as it was written\n"
     )
     assert rollbook("replay", "--verify", "--json").json["archived"] == 1
+    assert rollbook("replay", "--until", "1").out == (
+        "no events up to then are left here, 1 rollout\nhow 1 rollout stood is in archives\n"
+    )
     assert rollbook("replay").out == f"{count + 1} events, 2 rollouts (1 queued, 1 success); 1 of them archived\n"
 
 
@@ -121,8 +124,9 @@ def test_rollout_is_shown_as_it_was(rollbook: CommandLine, writer: make.Writing)
 
 def test_queues_are_shown_as_they_were(rollbook: CommandLine, writer: make.Writing) -> None:
     then = rollbook("replay", "--until", "3")
-    assert then.out.splitlines()[0] == "up to position 3: 3 events, 2 rollouts (2 queued)"
+    assert then.out.splitlines()[0] == "up to position 3: 3 events, 2 rollouts (1 queued, 1 running)"
     assert then.out.splitlines()[-1].split() == ["default", "1", "1"]
+    assert rollbook("replay", "--until", "0").out == "no events up to then, 0 rollouts\n"
     document = rollbook("replay", "--until", "2023-11-14T22:13:20", "--json").json
     assert document["statuses"] == {"queued": 1, "success": 1}
     assert document["queues"] == {"default": {"queued": 1, "running": 0}}

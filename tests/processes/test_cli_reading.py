@@ -7,6 +7,7 @@ import getpass
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -173,6 +174,17 @@ def test_cancel_takes_a_prefix_or_everything(rollbook: CommandLine, writer: make
     lines = [line.split(maxsplit=1) for line in rollbook("cancel", "--all").out.splitlines()]
     assert ["b-1", "cancelled_queued"] in lines
     assert rollbook("cancel", "nobody").out.splitlines()[1] == "nobody   over or unknown"
+
+
+def test_cancel_of_many_shows_only_what_there_was_to_cancel(rollbook: CommandLine, writer: make.Writing) -> None:
+    writer.clock.forward((time.time_ns() // 1_000 - writer.clock.now) / 1_000_000)  # these ended just now
+    writer.batch(*(make.admit(f"a-{n}") for n in range(3)))
+    assert rollbook("cancel", "a-1", "a-2").out.count("cancelled_queued") == 2
+    shown = rollbook("cancel", "--prefix", "a-").out.splitlines()
+    assert shown[1].split() == ["a-0", "cancelled_queued"]
+    assert shown[2:] == ["2 others are over already"]
+    assert rollbook("cancel", "--all").out == "no rollouts to cancel\n"
+    assert set(rollbook("cancel", "--all", "--json").json["dispositions"]) == {"a-0", "a-1", "a-2"}
 
 
 @pytest.mark.parametrize("arguments", [(), ("a", "--all"), ("--prefix", "a", "--all"), ("a", "--prefix", "")])

@@ -129,7 +129,7 @@ async def _close(
 
 @contextlib.asynccontextmanager
 async def _ledger(database_url: str) -> AsyncIterator[Ledger]:
-    ledger = await Ledger.open(database_url, migrate=False)
+    ledger = await Ledger.open(database_url, migrate=False, with_keys=False)
     try:
         yield ledger
     finally:

@@ -40,7 +40,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 def events(
     rollout_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Only this rollout's events.", show_default=False)
+        str | None, typer.Argument(metavar="ID", help="Only this rollout's events.", show_default=False)
     ] = None,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with events as they arrive.")] = False,

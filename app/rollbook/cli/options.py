@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 from pathlib import Path
@@ -44,7 +45,8 @@ ApiKeyEnv = Annotated[
 OperatorApiKeyEnv = Annotated[
     str | None,
     typer.Option(
-        help="The environment variable that holds the key for operators' routes, which then take no other.",
+        help="The environment variable that holds the key for operators' routes: /rollouts, /events and /metrics then "
+        "take no other, /health and /schema take both.",
         metavar="NAME",
     ),
 ]
@@ -125,6 +127,14 @@ def api_key(variable: str | None, *, option: str = "--api-key-env") -> str | Non
         state = "not set" if key is None else "blank"
         raise typer.BadParameter(f"{variable} is {state}; put the key into it", param_hint=option)
     return os.environ.pop(variable)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_times(*, result_wait_sec: float, lease_timeout_sec: float) -> None:

@@ -69,6 +69,8 @@ def serve(
         max_attempts=max_attempts,
     )
     options.check_file(entrypoint)
+    if api_key is None and not options.is_loopback(host):
+        say(f"this API has no key: whoever reaches {host} can use it; give it one with --api-key-env")
     stack.prepare(database_url)
     if no_scheduler or entrypoint is None:
         return _serve_alone(api)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from rollbook.ledger.urls import DEFAULT_DATABASE_URL
+from rollbook_client.statuses import TERMINAL_STATUSES
 
 from . import options, output
 from .tables import Column, put_facts, put_table, short
 from .verdicts import Checked, counted, verdict
 
+if TYPE_CHECKING:
+    from rollbook.ledger.past import LedgerThen
+
 
 def replay(
-    rollout_id: Annotated[str | None, typer.Argument(metavar="[ID]", show_default=False)] = None,
+    rollout_id: Annotated[str | None, typer.Argument(metavar="ID", show_default=False)] = None,
     *,
     verify: Annotated[bool, typer.Option("--verify", help="Compare with the live rows; 1 if they differ.")] = False,
     until: Annotated[
@@ -77,10 +81,7 @@ def _then(rollout_id: str | None, until: str, database_url: str, *, json: bool) 
         if json:
             output.put_json(ledger)
             return 0
-        output.put(
-            f"up to position {ledger.position}: {counted(ledger.events, 'event')},"
-            f" {_by_status(ledger.rollouts, ledger.statuses)}\n"
-        )
+        output.put(f"{_told_by(ledger)}, {_by_status(ledger.rollouts, _as_queues_count(ledger))}\n")
         if ledger.archived:
             output.put(f"how {counted(ledger.archived, 'rollout')} stood is in archives\n")
         if ledger.queues:
@@ -118,6 +119,22 @@ def _then(rollout_id: str | None, until: str, database_url: str, *, json: bool) 
     return 0
 
 
+def _told_by(ledger: LedgerThen) -> str:
+    """What the ledger knows of then: its events, or only the rows of rollouts whose events are archived."""
+    if ledger.events:
+        return f"up to position {ledger.position}: {counted(ledger.events, 'event')}"
+    return "no events up to then are left here" if ledger.rollouts else "no events up to then"
+
+
+def _as_queues_count(ledger: LedgerThen) -> dict[str, int]:
+    """Those that are over by their status, the others as the table below has them: one that a scheduler has claimed
+    runs, though its status is queued until its code does."""
+    over = {status: count for status, count in ledger.statuses.items() if status in TERMINAL_STATUSES}
+    queued = sum(count.queued for count in ledger.queues.values())
+    running = sum(ledger.statuses.values()) - sum(over.values()) - queued
+    return {**over, **{name: count for name, count in (("queued", queued), ("running", running)) if count}}
+
+
 def _by_status(rollouts: int, statuses: dict[str, int]) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
-    return f"{counted(rollouts, 'rollout')} ({counts or 'none'})"
+    return counted(rollouts, "rollout") + (f" ({counts})" if counts else "")

@@ -65,8 +65,10 @@ class RolloutThen(msgspec.Struct, frozen=True):
 class LedgerThen(msgspec.Struct, frozen=True):
     """Queues and totals as they were.
 
-    ``events`` counts those up to the moment that are in the ledger, ``position`` is the last one's. ``archived`` are
-    rollouts that lived then and whose events are in archives: how they stood then is not known here.
+    ``events`` counts those up to the moment that are in the ledger, ``position`` is the last one's. ``statuses`` are
+    as rollouts show them: one that a scheduler has claimed is queued there until its code runs, and running in
+    ``queues``. ``archived`` are rollouts that lived then and whose events are in archives: how they stood then is not
+    known here.
     """
 
     position: int

@@ -233,18 +233,18 @@ class Child:
         return innermost_frames(self._stacks.read(STACK_BYTES).decode("utf-8", "replace"))
 
     def death(self) -> str:
-        """How the process ended, in words."""
+        """How the process ended, in the words that follow its name."""
         code = None if self._process is None else self._process.returncode
         if code is None:
-            return "its runner process is gone"
+            return "is gone"
         if code >= 0:
-            return f"its runner process exited with code {code}"
+            return f"exited with code {code}"
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
         hint = " (the kernel does that when memory runs out)" if -code == signal.SIGKILL else ""
-        return f"its runner process was killed by {name}{hint}"
+        return f"was killed by {name}{hint}"
 
     async def shut_down(self, timeout_sec: float, *, leftover_sec: float = LEFTOVER_SEC) -> None:
         """Let the backend release what it owns, then end the process; by force after ``timeout_sec``.

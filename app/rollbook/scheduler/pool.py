@@ -149,7 +149,7 @@ class ChildPool:
         self._closing.pop(child, None)
         condemned = self._condemned.pop(child, None)
         if not self._stopping and condemned is None and not child.broken and child.running:
-            log.error("runner %s: %s", child.pid, child.death())
+            log.error("runner %s %s", child.pid, child.death())
         for ended in verdicts(child, condemned):
             if isinstance(ended, Lost):
                 self._tell().lost(ended)
@@ -160,7 +160,7 @@ class ChildPool:
         if child.slots == 0:
             # It never became ready: the next one is likely to end the same way.
             if not child.broken:
-                self._trouble = f"a runner ended before it was ready: {child.death()}"
+                self._trouble = f"a runner {child.death()} before it was ready"
             self._spawn_after = asyncio.get_running_loop().time() + self._backoff
             self._backoff = min(self._backoff * 2, LONGEST_BACKOFF_SEC)
         self._tell().slots_changed()
@@ -242,6 +242,7 @@ def verdicts(child: Child, condemned: Condemned | None) -> list[Finished | Lost]
     Where it is known whose code killed the runner, only that one's attempt counts; the others were bystanders.
     """
     culprit = condemned.key if condemned is not None else child.culprit
+    death = f"its runner process {child.death()}"
     ended: list[Finished | Lost] = []
     for key in child.running:
         if condemned is not None and key == culprit:
@@ -249,9 +250,9 @@ def verdicts(child: Child, condemned: Condemned | None) -> list[Finished | Lost]
         elif condemned is not None:
             ended.append(Lost(key, "its runner was stopped: another rollout's code overstayed in it", released=True))
         elif culprit in child.running and key != culprit:
-            ended.append(Lost(key, f"{child.death()} because of another rollout's code", released=True))
+            ended.append(Lost(key, f"{death} because of another rollout's code", released=True))
         elif key == culprit:
-            ended.append(Lost(key, f"{child.death()} while it ran this rollout's code"))
+            ended.append(Lost(key, f"{death} while it ran this rollout's code"))
         else:
-            ended.append(Lost(key, child.death()))
+            ended.append(Lost(key, death))
     return ended

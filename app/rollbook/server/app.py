@@ -21,12 +21,12 @@ from .service import ApiService
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
 
-def build_app(service: ApiService, *, lifespan: Lifespan | None = None) -> Litestar:
+def build_app(service: ApiService, *, lifespan: Lifespan | None = None, kind: type[Litestar] = Litestar) -> Litestar:
     """The application of one service, ready for any ASGI server.
 
     ``lifespan`` is entered when the server starts and left when it ends; a service made without a ledger gets it there.
     """
-    app = Litestar(
+    app = kind(
         [rollout_routes(service), *operator_routes(service)],
         lifespan=None if lifespan is None else [lifespan],
         exception_handlers={Exception: partial(_answer_error, service)},

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
 from litestar import Litestar
+from litestar.types import LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
 from rollbook.backends.base import ExecutionBackend
 from rollbook.ledger.ledger import Ledger
-from rollbook.ledger.urls import DEFAULT_DATABASE_URL, parse_url
+from rollbook.ledger.refusals import LedgerError
+from rollbook.ledger.schema import SchemaError
+from rollbook.ledger.secrets import SecretKeyError
+from rollbook.ledger.urls import DEFAULT_DATABASE_URL, DatabaseUrlError, parse_url
 from rollbook.scheduler.runner.logs import SecretRegistry, log_scrubbed
 from rollbook.scheduler.runner.thread import ThreadPool
 from rollbook.scheduler.scheduler import Scheduler
@@ -29,6 +34,9 @@ from .member import ApiMember
 from .service import ApiService
 
 DEFAULT_QUEUE = "default"
+
+START_ERRORS = (DatabaseUrlError, SchemaError, SecretKeyError, LedgerError)
+"""Why a start fails in a way that was foreseen; each says what to do next."""
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
@@ -79,7 +87,34 @@ def create_rollout_server(
         log_scrubbed(secrets, process="server")
     service = ApiService(None, settings)
     embedding = _Embedding(service, backend, secrets, lifespan)
-    return build_app(service, lifespan=embedding.run)
+    return build_app(service, lifespan=embedding.run, kind=_Server)
+
+
+class _Server(Litestar):
+    """Says in a sentence why it cannot start, where it has one: the traceback that its own would give hides it."""
+
+    async def __call__(
+        self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend
+    ) -> None:
+        await super().__call__(scope, receive, _explained(send) if scope["type"] == "lifespan" else send)
+
+
+def _explained(send: Any) -> Any:
+    async def explained(message: dict[str, Any]) -> None:
+        # Sent while the error is handled that the message is about.
+        if message["type"] == "lifespan.startup.failed" and (why := _foreseen(sys.exception())):
+            message = {**message, "message": f"the server cannot start: {why}"}
+        await send(message)
+
+    return explained
+
+
+def _foreseen(error: BaseException | None) -> str:
+    """The sentence of the first error that was foreseen, if all were: one at the start ends all tasks of a group."""
+    if isinstance(error, BaseExceptionGroup):
+        parts = [_foreseen(part) for part in error.exceptions]
+        return parts[0] if all(parts) else ""
+    return str(error) if isinstance(error, START_ERRORS) else ""
 
 
 class _Embedding:

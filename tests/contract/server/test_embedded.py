@@ -49,3 +49,40 @@ async def test_lifespan_that_fails_leaves_nobody_behind(database_url: str) -> No
         async with app.lifespan():
             pytest.fail("it started")
     assert rows(database_url, STOPPED) == [("api", 1), ("scheduler", 1)]
+
+
+async def lifespan_messages(app: Any) -> list[dict[str, Any]]:
+    """What a server is told of a start that fails; the error is raised, too."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    with pytest.raises(BaseExceptionGroup):
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send)
+    return sent
+
+
+async def test_start_that_the_ledger_refuses_is_one_sentence(database_url: str) -> None:
+    rows(database_url, "UPDATE alembic_version SET version_num = '0099' RETURNING 1")
+    app = create_rollout_server(backend=LocalBackend(workflow=Echo), database_url=database_url, configure_logging=False)
+    (failed,) = await lifespan_messages(app)
+    assert failed["type"] == "lifespan.startup.failed"
+    assert failed["message"].startswith("the server cannot start: ")
+    assert "0099" in failed["message"]
+    assert "\n" not in failed["message"]
+
+
+async def test_start_that_fails_in_code_of_the_users_shows_where(database_url: str) -> None:
+    def lifespan(_: object) -> contextlib.AbstractAsyncContextManager[None]:
+        raise RuntimeError("no licence for this")
+
+    app = create_rollout_server(
+        backend=LocalBackend(workflow=Echo), lifespan=lifespan, database_url=database_url, configure_logging=False
+    )
+    (failed,) = await lifespan_messages(app)
+    assert "Traceback" in failed["message"]
+    assert "no licence for this" in failed["message"]

@@ -27,6 +27,14 @@ def test_missing_key_is_named(monkeypatch: pytest.MonkeyPatch, value: str | None
         options.api_key(NAME)
 
 
+@pytest.mark.parametrize(
+    ("host", "alone"),
+    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_addresses_that_others_reach_are_told_apart(host: str, alone: bool) -> None:
+    assert options.is_loopback(host) == alone
+
+
 def test_no_variable_means_no_key() -> None:
     assert options.api_key(None) is None
 

@@ -69,6 +69,22 @@ def test_the_environment_chooses_the_form(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(formatter("api"), JsonFormatter)
 
 
+@pytest.mark.parametrize(
+    ("message", "line"), [("start", "rollout r-1: start"), ("rollout r-1 begins", "rollout r-1 begins")]
+)
+def test_text_lines_name_their_rollout_once(message: str, line: str) -> None:
+    record = logging.makeLogRecord({"name": "mathflow", "msg": message, "levelname": "INFO", **about("r-1", attempt=2)})
+    shown = formatter("runner", text="%(levelname)s %(name)s: %(message)s")
+    assert shown.format(record) == f"INFO mathflow: {line}"
+    assert shown.format(record) == f"INFO mathflow: {line}"
+    assert JsonFormatter("runner").format(record).count("r-1") == 1 + message.count("r-1")
+
+
+def test_text_lines_of_no_rollout_name_none() -> None:
+    record = logging.makeLogRecord({"msg": "ready"})
+    assert formatter("runner", text="%(message)s").format(record) == "ready"
+
+
 def test_a_form_that_there_is_not_is_refused_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LOG_FORMAT_VARIABLE, "xml")
     with pytest.raises(ValueError, match="'xml'; set it to text or json"):
