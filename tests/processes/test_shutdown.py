@@ -15,6 +15,12 @@ from rollbook_client import POLLING_LEASE_HEADER, RolloutHandle
 from tests.support.processes import CHAT_URL, LIMIT_SEC, Deployment, until
 
 LONG_WAIT_SEC = 50.0
+SHORT_DRAIN = """
+from functools import partial
+from rollbook.cli import main, processes
+processes.SchedulerSettings = partial(processes.SchedulerSettings, drain_sec=2.0)
+main()
+"""
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ async def attached(deployment: Deployment, handle: RolloutHandle) -> Any:
 
 
 async def release_and_finish_after_a_restart(deployment: Deployment, folder: Path) -> None:
-    serve = deployment.serve()
+    serve = deployment.serve(program=("-c", SHORT_DRAIN))
     await deployment.answering()
     handle = await start_running(deployment, folder)
 
@@ -61,7 +67,7 @@ async def release_and_finish_after_a_restart(deployment: Deployment, folder: Pat
 
 
 async def cancel_for_good(deployment: Deployment, folder: Path) -> None:
-    serve = deployment.serve("--on-shutdown", "cancel")
+    serve = deployment.serve("--on-shutdown", "cancel", program=("-c", SHORT_DRAIN))
     await deployment.answering()
     handle = await start_running(deployment, folder)
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import asyncpg
+import pytest
 
+from rollbook.ledger.postgres import store
 from rollbook.ledger.postgres.blocking import loop_thread
 from rollbook.ledger.postgres.store import WRITE_LOCK
 from rollbook.ledger.sqlite.engines import database_path, lock_path
@@ -16,6 +18,7 @@ from tests.support import faults
 from tests.support.postgres import execute, shared_server
 
 LOCK_LIMIT_SEC = 10.0
+PATIENCE_SEC = 0.2
 
 # Settings of a database reach the sessions that begin after it.
 _END_OTHERS = """
@@ -36,7 +39,10 @@ def unwritable(database_url: str) -> Iterator[None]:
     execute(shared_server().url(), f'ALTER DATABASE "{url.database}" SET default_transaction_read_only = on')
     execute(database_url, _END_OTHERS)
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patience:
+            # It ends no sooner for being waited for.
+            patience.setattr(store, "RETRY_SEC", PATIENCE_SEC)
+            yield
     finally:
         execute(shared_server().url(), f'ALTER DATABASE "{url.database}" RESET default_transaction_read_only')
         execute(database_url, _END_OTHERS)

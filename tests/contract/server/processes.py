@@ -60,7 +60,7 @@ class ApiProcess:
 
 
 def start(database_url: str, *program: str, **changes: Any) -> ApiProcess:
-    """Start an API process on a ledger, with a lifeline to this one; `program` is run instead of the server's module."""
+    """Start an API process on a ledger, with a lifeline to this one; `program` runs instead of the server's module."""
     settings = ApiSettings(database_url=database_url, queue=QUEUE, port=free_port())
     settings = msgspec.structs.replace(settings, **changes)
     read_end, write_end = os.pipe()
