@@ -32,11 +32,15 @@ async def check_up(url: sa.URL) -> AsyncIterator[Diagnosis]:
         async for found in database.check_up():
             yield found
             if found.subject == "database" and found.level == "error":
+                for wrong in _key_alone(database):
+                    yield wrong
                 return
         check_database(database)
     except (LedgerUnavailable, SchemaError) as error:
         says, _, fix = str(error).partition("; ")
         yield ill("schema" if isinstance(error, SchemaError) else "database", says, fix=fix or REST)
+        for wrong in _key_alone(database):
+            yield wrong
         return
     yield well("schema", f"revision {rollbook_migrations.HEAD}, the one this Rollbook works with")
     yield _writing(database)
@@ -82,8 +86,7 @@ async def _secrets(database: Database, reader: Reader) -> AsyncIterator[Diagnosi
             return
         check_held(keys, known)
     except SecretKeyError as error:
-        says, _, fix = str(error).partition("; ")
-        yield ill("secret key", says, fix=fix or f"set {KEY_VARIABLE} as the processes of this ledger have it")
+        yield _wrong_key(error)
         return
     tried = try_all(keys, sealed)
     if tried.shut:
@@ -96,6 +99,19 @@ async def _secrets(database: Database, reader: Reader) -> AsyncIterator[Diagnosi
     else:
         says = f"it opens what it should ({tried.count} tried)" if tried.count else "it is there"
         yield well("secret key", f"{says}, {shown(keys.fingerprints[0])}")
+
+
+def _key_alone(database: Database) -> Iterator[Diagnosis]:
+    """What is wrong with the key itself: it can be judged without a ledger, and is needed as soon as there is one."""
+    try:
+        given_keys(database)
+    except SecretKeyError as error:
+        yield _wrong_key(error)
+
+
+def _wrong_key(error: SecretKeyError) -> Diagnosis:
+    says, _, fix = str(error).partition("; ")
+    return ill("secret key", says, fix=fix or f"set {KEY_VARIABLE} as the processes of this ledger have it")
 
 
 def _no_key_file(database: Database, *, sealed: int, known: bool) -> Diagnosis:

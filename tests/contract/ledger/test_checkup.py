@@ -44,6 +44,22 @@ async def test_a_ledger_that_is_not_there_is_told_with_how_to_make_one(empty_url
     assert "rollbook db upgrade" in (found[-1].fix or "")
 
 
+async def test_a_wrong_key_is_told_before_there_is_a_ledger(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "short")
+    found = await diagnoses(empty_url)
+    assert "there is no ledger at" in found[-2].text
+    assert (found[-1].subject, "rollbook secret-key" in (found[-1].fix or "")) == ("secret key", True)
+
+
+async def test_a_missing_key_is_told_before_there_is_a_ledger(
+    empty_url: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    found = await complaints(empty_url)
+    # On SQLite the first process to start makes one.
+    assert ("secret key" in found) == (database != SQLITE)
+
+
 async def test_a_check_up_makes_nothing(empty_url: str) -> None:
     await diagnoses(empty_url)
     assert database_of(parse_url(empty_url)).revision() is None
