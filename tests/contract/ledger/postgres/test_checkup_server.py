@@ -8,7 +8,7 @@ from sqlalchemy.engine import make_url
 from rollbook.ledger.checkup import check_up
 from rollbook.ledger.diagnosis import Diagnosis
 from rollbook.ledger.schema import upgrade
-from rollbook.ledger.secrets import KEY_VARIABLE
+from rollbook.ledger.secrets import KEY_VARIABLE, new_key
 from rollbook.ledger.urls import parse_url
 from tests.support.outages import unwritable
 from tests.support.postgres import execute, private_server
@@ -26,7 +26,10 @@ async def test_what_is_reached_is_told_with_its_release_its_clock_and_its_wake_u
     assert {found[subject].level for subject in ("clock", "pooler", "wake-ups", "connections")} == {"ok"}
 
 
-async def test_a_server_that_is_not_there_is_told_alone_and_without_its_password() -> None:
+async def test_a_server_that_is_not_there_is_told_alone_and_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, new_key())
     found = await diagnoses(f"postgresql://me:{PASSWORD}@127.0.0.1:9/ledger")
     assert {subject: diagnosis.level for subject, diagnosis in found.items()} == {"database": "error"}
     assert PASSWORD not in str(found)
