@@ -14,7 +14,7 @@ from rollbook.ledger.schema import upgrade
 from rollbook.ledger.urls import parse_url
 from rollbook_client import RolloutClient, RolloutProtocolError
 from tests.support.postgres import PrivateServer, private_server
-from tests.support.processes import CHAT_URL, Deployment
+from tests.support.processes import CHAT_URL, Deployment, folder_first
 
 UNAVAILABLE = 503
 
@@ -54,7 +54,7 @@ def server() -> Iterator[PrivateServer]:
 
 @pytest.fixture
 def deployment(server: PrivateServer, tmp_path: Path) -> Iterator[Deployment]:
-    made = Deployment(tmp_path, server.url())
+    made = Deployment(tmp_path, server.url(), PYTHONPATH=folder_first("short_limits"))
     yield made
     made.close()
 

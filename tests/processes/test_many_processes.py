@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,18 @@ from rollbook.supervisor import EX_CONFIG
 from rollbook_client import RolloutClient, RolloutHandle, RolloutProtocolError, RolloutResultResponse
 from tests.support.balancer import balanced
 from tests.support.databases import NewLedger, empty_place
-from tests.support.processes import CHAT_URL, CHOSEN, QUEUE, Deployment, Started, deployed, free_port, until, url_of
+from tests.support.processes import (
+    CHAT_URL,
+    CHOSEN,
+    QUEUE,
+    Deployment,
+    Started,
+    deployed,
+    folder_first,
+    free_port,
+    until,
+    url_of,
+)
 
 READY = "SELECT count(*) FROM members WHERE kind = 'scheduler' AND stopped_at IS NULL AND capacity > 0"
 FLOW = """
@@ -251,8 +261,7 @@ TOLERANCE_US = 10_000_000
 async def test_host_with_a_wrong_clock_loses_and_steals_nothing(
     many: Deployment, tmp_path: Path, ahead_sec: int
 ) -> None:
-    folder = str(Path(__file__).parents[1] / "support" / "wrong_clock")
-    wrong = {"TEST_CLOCK_AHEAD_SEC": str(ahead_sec), "PYTHONPATH": folder_first(folder)}
+    wrong = {"TEST_CLOCK_AHEAD_SEC": str(ahead_sec), "PYTHONPATH": folder_first("wrong_clock")}
     clock = many.start("clock", "-c", "import time; print(time.time_ns() // 1000)", **wrong)
     assert await clock.end() == 0, clock.output
     now: int = many.number("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
@@ -304,8 +313,3 @@ async def test_host_with_a_wrong_clock_loses_and_steals_nothing(
     for stage, started_at, ended_at, admitted_at, finished_at in spans:
         assert admitted_at - TOLERANCE_US < started_at <= ended_at < finished_at + TOLERANCE_US, stage
     many.check_ledger()
-
-
-def folder_first(folder: str) -> str:
-    """A search path that begins with the folder and goes on as ours does."""
-    return os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
