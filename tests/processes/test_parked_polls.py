@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rollbook.ledger.postgres.connecting import APPLICATION
 from tests.support.processes import CHAT_URL, LIMIT_SEC, Deployment, Started, until
 
 POLLS = 1_000
+ADMITTING = 20
 
 
 def held_of_the_database(deployment: Deployment, api: Started) -> int:
@@ -45,20 +47,31 @@ async def poll(deployment: Deployment, admission: dict[str, Any]) -> dict[str, A
         writer.close()
 
 
+async def admit(deployment: Deployment, numbers: range) -> list[dict[str, Any]]:
+    """What the API answered to admissions on one connection, sent one after the other without waiting."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", deployment.port)
+    try:
+        for number in numbers:
+            fields = {"rollout_id": f"r-{number}", "initial_messages": [], "chat_completions_url": CHAT_URL}
+            body = json.dumps(fields).encode()
+            writer.write(b"POST /rollout HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        answers = []
+        for _ in numbers:
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 202"), head
+            (length,) = re.findall(rb"content-length: (\d+)", head)
+            answers.append(json.loads(await reader.readexactly(int(length))))
+        return answers
+    finally:
+        writer.close()
+
+
 async def test_parked_polls_hold_no_database_connection_and_are_all_woken(deployment: Deployment) -> None:
     api = deployment.api(result_wait_timeout_sec=50.0, polling_lease_timeout_sec=100.0)
     await deployment.answering()
-    limits = httpx.Limits(max_connections=20)
-    async with (
-        asyncio.timeout(LIMIT_SEC),
-        httpx.AsyncClient(base_url=deployment.url, limits=limits, timeout=None) as http,
-    ):
-        bodies = [
-            {"rollout_id": f"r-{number}", "initial_messages": [], "chat_completions_url": CHAT_URL}
-            for number in range(POLLS)
-        ]
-        answered = await asyncio.gather(*(http.post("/rollout", json=body) for body in bodies))
-        admissions = [answer.json() for answer in answered]
+    async with asyncio.timeout(LIMIT_SEC), httpx.AsyncClient(base_url=deployment.url, timeout=None) as http:
+        parts = await asyncio.gather(*(admit(deployment, range(start, POLLS, ADMITTING)) for start in range(ADMITTING)))
+        admissions = [admission for part in parts for admission in part]
         renewals = "SELECT count(*) FROM events WHERE type = 'lease_renewed'"
         first = asyncio.create_task(poll(deployment, admissions[0]))
         await until(lambda: deployment.number(renewals) == 1, what="a parked poll")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,45 +11,15 @@ import pytest
 from rollbook.ledger.archives.checking import check_file_of
 from rollbook.ledger.archives.moving import archive
 from rollbook.ledger.files import FileRefused
+from tests.contract.ledger.archiver import archive_until_killed
 from tests.contract.ledger.archives import assert_complete, assert_sound, events, filed, fill
 from tests.support.ledger import Writing, cancel
 from tests.support.sql import rows
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from rollbook.ledger import files
-from rollbook.ledger.archives import file, moving, writing
-
-PLACES = {
-    "in the file": (file.ArchiveWriter, "end"),
-    "the file's end": (file.ArchiveWriter, "close"),
-    "the file's name": (writing, "publish"),
-    "the reading": (moving, "_File"),
-    "a portion": (moving, "_move_portion"),
-    "the stubs": (moving, "_registered"),
-    "the checks": (moving, "_not_moved"),
-    "the end": (moving, "_complete"),
-}
-moving.PORTION_EVENTS = 30
-url, before_at, path, place, when, count = sys.argv[1:]
-owner, name = PLACES[place]
-left = int(count)
-whole = getattr(owner, name)
-
-def killing(*args, **options):
-    global left
-    left -= 1
-    if left == 0 and when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    result = whole(*args, **options)
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return result
-
-setattr(owner, name, killing)
-moving.archive(url, before_at=int(before_at), to=Path(path))
-"""
+LIMIT_SEC = 60.0
+# Processes of a server that has imported everything: as good as new ones, and started in no time.
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["tests.contract.ledger.archiver"])
 
 MOMENTS = [
     ("in the file", "before", 1),
@@ -78,9 +46,11 @@ def path(tmp_path: Path) -> Path:
 
 
 def killed(database_url: str, before_at: int, path: Path, place: str, when: str, count: int) -> None:
-    arguments = [database_url, str(before_at), str(path), place, when, str(count)]
-    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=os.environ, check=False, timeout=60)
-    assert done.returncode == -signal.SIGKILL
+    process = FORKED.Process(target=archive_until_killed, args=(database_url, before_at, path, place, when, count))
+    process.start()
+    process.join(LIMIT_SEC)
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
 
 
 @pytest.mark.parametrize(("place", "when", "count"), MOMENTS)

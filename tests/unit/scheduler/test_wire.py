@@ -40,7 +40,7 @@ def frames(messages: list[msgspec.Struct]) -> bytes:
 def test_messages_survive_any_cut_of_the_bytes(sizes: list[int]) -> None:
     seen: list[ToScheduler] = []
     pipe = FramePipe[ToScheduler](ToScheduler, seen.append, lambda: None)  # type: ignore[arg-type]
-    data = frames(MESSAGES)
+    data = memoryview(frames(MESSAGES))
     turn = 0
     while data:
         view = pipe.get_buffer(-1)
