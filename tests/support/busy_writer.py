@@ -1,11 +1,9 @@
-"""A process that works on a ledger until it is killed, and prints what was acknowledged as it happens.
-
-Arguments: the database URL and the process's name, which its scheduler and its rollouts' ids carry.
-"""
+"""A process that works on a ledger until it is killed, and prints what was acknowledged as it happens."""
 
 import asyncio
-import sys
+import os
 from itertools import count
+from multiprocessing.connection import Connection
 
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import Refusal
@@ -46,5 +44,9 @@ async def main(database_url: str, name: str) -> None:
     await asyncio.gather(*(work() for _ in range(TASKS)))
 
 
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2]))
+def run(database_url: str, name: str, told: Connection, environment: dict[str, str]) -> None:
+    """Work under a name, which its scheduler and its rollouts' ids carry; what is printed goes to a pipe."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.dup2(told.fileno(), 1)
+    asyncio.run(main(database_url, name))

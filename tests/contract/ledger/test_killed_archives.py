@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from pathlib import Path
 
@@ -13,13 +12,9 @@ from rollbook.ledger.archives.moving import archive
 from rollbook.ledger.files import FileRefused
 from tests.contract.ledger.archiver import archive_until_killed
 from tests.contract.ledger.archives import assert_complete, assert_sound, events, filed, fill
+from tests.support.forking import FORKED, LIMIT_SEC
 from tests.support.ledger import Writing, cancel
 from tests.support.sql import rows
-
-LIMIT_SEC = 60.0
-# Processes of a server that has imported everything: as good as new ones, and started in no time.
-FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["tests.contract.ledger.archiver"])
 
 MOMENTS = [
     ("in the file", "before", 1),

@@ -2,52 +2,46 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.audit import audit
 from rollbook.ledger.replay import verify_replay
+from tests.support.busy_writer import run
+from tests.support.forking import FORKED, LIMIT_SEC
 from tests.support.ledger import admit, claim, finish, rows, scheduler, writing
-
-ROOT = Path(__file__).parents[3]
 
 
 class BusyWriter:
     """A process at work on the ledger, and what it said."""
 
     def __init__(self, database_url: str, name: str) -> None:
-        folders = [ROOT, *(ROOT / folder for folder in ("app", "client", "projections", "migrations"))]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.busy_writer", database_url, name],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
-        )
+        ours, theirs = FORKED.Pipe(duplex=False)
+        with ours, theirs:
+            self._output = os.fdopen(os.dup(ours.fileno()), encoding="utf-8")
+            self._process = FORKED.Process(target=run, args=(database_url, name, theirs, dict(os.environ)))
+            self._process.start()
         self.said: list[str] = []
 
     def until(self, lines: int) -> None:
         """Wait until it has told so many acknowledgements."""
-        assert self._process.stdout is not None
         while len(self.said) < lines:
-            line = self._process.stdout.readline()
+            line = self._output.readline()
             assert line, "the writer ended by itself"
             self.said.append(line.strip())
 
     def kill(self) -> None:
         """Kill it without a warning; harmless when it is over."""
-        if self._process.returncode is not None:
+        if self._output.closed:
             return
-        self._process.send_signal(signal.SIGKILL)
-        rest, _ = self._process.communicate(timeout=60)
-        # The last line may be cut in the middle of being printed.
-        self.said.extend(line for line in rest.split("\n")[:-1])
-        assert self._process.returncode == -signal.SIGKILL
+        self._process.kill()
+        with self._output:
+            # The last line may be cut in the middle of being printed.
+            self.said.extend(self._output.read().split("\n")[:-1])
+        self._process.join(LIMIT_SEC)
+        assert self._process.exitcode == -signal.SIGKILL
 
     def told(self, what: str) -> set[str]:
         return {line.split(" ", 1)[1] for line in self.said if line.startswith(f"{what} ")}
