@@ -290,6 +290,14 @@ async def test_api_key_is_asked_for_and_read_from_the_named_variable(folder: Pat
 
 
 @on_a_file
+@pytest.mark.parametrize("apart", [True, False])
+async def test_operator_is_told_of_an_api_that_anybody_can_use(folder: Path, apart: bool) -> None:
+    server = Server("--host", "0.0.0.0", *(("--no-scheduler", "--queue", "flow") if apart else ("flow.py",)))
+    said = "rollbook: this API has no key: whoever reaches 0.0.0.0 can use it; give it one with --api-key-env\n"
+    assert server.end() == (0, said)
+
+
+@on_a_file
 async def test_files_in_the_current_folder_do_not_pass_for_libraries(folder: Path) -> None:
     (folder / "litestar.py").write_text("raise SystemExit('the wrong litestar')")
     server = Server("flow.py")

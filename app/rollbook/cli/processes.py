@@ -7,6 +7,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -69,8 +70,6 @@ def serve(
         max_attempts=max_attempts,
     )
     options.check_file(entrypoint)
-    if api_key is None and not options.is_loopback(host):
-        say(f"this API has no key: whoever reaches {host} can use it; give it one with --api-key-env")
     stack.prepare(database_url)
     if no_scheduler or entrypoint is None:
         return _serve_alone(api)
@@ -89,7 +88,7 @@ def serve(
 async def _serve(api: ApiSettings, scheduler: SchedulerSettings) -> int:
     both = stack.Stack(api, scheduler)
     async with _ending_in_order(both.supervisor, scheduler, stop=both.stop):
-        return await both.run(on_ready=_announce)
+        return await both.run(on_ready=partial(_announce_api, api))
 
 
 @contextlib.asynccontextmanager
@@ -132,13 +131,19 @@ def _serve_alone(api: ApiSettings) -> int:
 
     def announce() -> None:
         asyncio.run(stack.answering(listener))
-        _announce(line)
+        _announce_api(api, line)
 
     threading.Thread(target=announce, name="announce", daemon=True).start()
     code = run_api(api, listener=listener)
     if code == 0:
         _announce(STOPPED)
     return code
+
+
+def _announce_api(api: ApiSettings, line: str) -> None:
+    if api.api_key is None and not options.is_loopback(api.host):
+        say(f"this API has no key: whoever reaches {api.host} can use it; give it one with --api-key-env")
+    _announce(line)
 
 
 def _announce(line: str) -> None:
