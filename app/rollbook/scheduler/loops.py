@@ -71,7 +71,7 @@ class Loop:
                 backoff = min(backoff * 2, self._longest_backoff_sec)
             else:
                 if self.trouble is not None:
-                    log.info("%s works again", self.name)
+                    log.info("%s: all is well again", self.name)
                 self.trouble = None
                 backoff = FIRST_BACKOFF_SEC
 
@@ -79,7 +79,7 @@ class Loop:
         """A traceback is for what nobody foresaw."""
         log.log(
             logging.WARNING if isinstance(error, LedgerUnavailable) else logging.ERROR,
-            "%s failed and goes on with back-off: %s",
+            "%s: failed, to be tried again with back-off: %s",
             self.name,
             error,
             exc_info=None if isinstance(error, LedgerError) else error,

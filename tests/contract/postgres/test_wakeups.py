@@ -1,6 +1,7 @@
 """Wake-ups over LISTEN and NOTIFY: hints on a connection of their own, without which everything comes only later."""
 
 import asyncio
+import logging
 from collections import Counter
 
 import asyncpg
@@ -79,6 +80,24 @@ async def test_feed_polls_while_nobody_lets_it_listen(proxy: Proxy, ledger: Ledg
         await assert_wakes(other, ledger, "r-9")
     finally:
         await other.close()
+
+
+async def test_listener_that_is_away_for_long_is_told_of_once(
+    proxy: Proxy, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, hints.__name__)
+    listening = Listening(proxy)
+    listening.refuses = True
+    other = await Ledger.open(proxy.url)
+    try:
+        await until(lambda: listening.attempts == 3, what="repeated attempts to listen")
+        listening.refuses = False
+        await until(lambda: "wake-ups is back" in caplog.text, what="the end of it in the log")
+    finally:
+        await other.close()
+    away, back = [record.getMessage() for record in caplog.records if record.name == hints.__name__]
+    assert away.startswith("the connection for wake-ups is away; the feed polls until it is back: ")
+    assert back == "the connection for wake-ups is back"
 
 
 async def test_listener_that_nothing_reaches_any_more_is_replaced(

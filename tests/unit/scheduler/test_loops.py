@@ -130,5 +130,5 @@ async def test_only_what_nobody_foresaw_has_a_traceback(
     await within(worked)
     await loop.stop()
     (told,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert (told.getMessage(), told.levelname) == (f"test failed and goes on with back-off: {error}", level)
+    assert (told.getMessage(), told.levelname) == (f"test: failed, to be tried again with back-off: {error}", level)
     assert bool(told.exc_info) == traceback

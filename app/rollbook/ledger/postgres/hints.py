@@ -61,14 +61,22 @@ class PostgresHints:
 
     async def _run(self) -> None:
         backoff = FIRST_BACKOFF_SEC
+        away = False  # an outage is told once
         while True:
             try:
                 async with self._connected() as connection:
                     await self._begin(connection)
+                    if away:
+                        log.info("the connection for wake-ups is back")
+                    away = False
                     backoff = FIRST_BACKOFF_SEC
                     await self._serve(connection)
             except OUTAGES as error:
-                log.info("the connection for wake-ups is away; the feed polls until it is back: %s", describe(error))
+                if not away:
+                    log.info(
+                        "the connection for wake-ups is away; the feed polls until it is back: %s", describe(error)
+                    )
+                away = True
             except Exception:
                 log.exception("the connection for wake-ups failed; the feed polls until it is back")
             await asyncio.sleep(backoff * random.uniform(0.5, 1.5))
