@@ -6,6 +6,7 @@ has the very bytes that were hashed; where JSON cannot give them back from insid
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import zlib
 from collections.abc import Iterator, Sequence
@@ -111,6 +112,11 @@ class ArchiveWriter:
         tail = Tail(self.tally.rollouts, self.tally.events, self.tally.digest.hex())
         self._out.write(_encode(tail) + b"\n")
         self._out.close()
+
+    def let_go(self) -> None:
+        """Hold nothing back any more, of an archive that is whole or never will be; the sink may fail now."""
+        with contextlib.suppress(OSError):
+            self._out.close()
 
 
 class ChainReader:

@@ -47,9 +47,11 @@ def write_file(snapshot: Snapshot, descriptor: int, path: Path, *, before_at: in
         try:
             for group in _groups(snapshot, before_at):
                 _write_group(snapshot, writer, group)
+            writer.close()
         except ArchiveDamaged as error:
             raise FileRefused(f"{error}; nothing was archived, look with `rollbook audit verify`") from error
-        writer.close()
+        finally:
+            writer.let_go()  # while the sink is open: what the compressor holds back must not find it closed
     publish(descriptor, path)
     return True
 
