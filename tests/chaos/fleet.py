@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.processes import RUNNER_MODULE, Deployment, Started, free_port, until
+from tests.support.processes import Deployment, RUNNER_MODULE, Started, free_port, until, url_of
 
 APIS = 2
 SCHEDULERS = 3
@@ -87,8 +87,15 @@ class Fleet:
         """Wait until nothing is paused any more."""
         await asyncio.gather(*self._paused)
 
+    async def at_work(self) -> None:
+        """Wait until all of them work: one that has only just been started still ends by any signal."""
+        for port in self.ports:
+            await self._deployment.answering(url_of(port))
+        await self._deployment.runners(SCHEDULERS)
+
     async def end(self) -> dict[str, int]:
         """Ask all to end, and wait until they have; their exit codes."""
+        await self.at_work()
         for member in self.members:
             await member.stop_keeping()
         await until(lambda: not any(each.process.ended for each in self.members), what="all processes at work")

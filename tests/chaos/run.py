@@ -19,11 +19,11 @@ from rollbook_client import RolloutClient, RolloutResultResponse
 from tests.chaos import checks
 from tests.chaos.balancer import balancing
 from tests.chaos.disorder import Disorder
-from tests.chaos.fleet import SCHEDULERS, Fleet
+from tests.chaos.fleet import Fleet
 from tests.chaos.following import positions_read
 from tests.chaos.trainer import Trainer
 from tests.support.postgres import PrivateServer, private_server
-from tests.support.processes import Deployment, until, url_of
+from tests.support.processes import Deployment, until
 
 ROOT = Path(__file__).parents[2]
 BEGINNING = 0.8
@@ -99,9 +99,7 @@ async def _run(plan: Plan, deployment: Deployment, server: PrivateServer, chroni
     async with _following(deployment, record):
         fleet = Fleet(deployment)
         try:
-            for port in fleet.ports:
-                await deployment.answering(url_of(port))
-            await deployment.runners(SCHEDULERS)
+            await fleet.at_work()
             chronicle.say("all processes are at work")
             results, repeated = await _under_disorder(plan, fleet, server, chronicle)
             chronicle.say("all results are there")
