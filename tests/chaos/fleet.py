@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.processes import Deployment, RUNNER_MODULE, Started, free_port, until, url_of
+from tests.support.processes import RUNNER_MODULE, Deployment, Started, free_port, until, url_of
 
 APIS = 2
 SCHEDULERS = 3
