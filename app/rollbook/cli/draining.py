@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from rollbook.ledger.commands import CloseAdmission, OpenAdmission
+from rollbook.ledger.drains import WHOLE_LEDGER
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import Closure, LedgerUnavailable
 from rollbook.ledger.urls import DEFAULT_DATABASE_URL
@@ -70,8 +71,8 @@ def drain(
     told = _JsonLines() if json else _TextLines()
     by = f"{user_name()}@{socket.gethostname()}"
     if off:
-        return asyncio.run(_open(database_url, OpenAdmission(by=by, queue=queue or ""), told))
-    command = CloseAdmission(by=by, queue=queue or "")
+        return asyncio.run(_open(database_url, OpenAdmission(by=by, queue=queue or WHOLE_LEDGER), told))
+    command = CloseAdmission(by=by, queue=queue or WHOLE_LEDGER)
     return asyncio.run(_close(database_url, command, told, limit_sec=timeout, wait=wait))
 
 

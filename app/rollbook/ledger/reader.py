@@ -135,15 +135,15 @@ class Reader:
 
     async def states_of(self, rollout_ids: Sequence[str]) -> list[RolloutState]:
         """States by id."""
-        found: list[RolloutState] = []
-        for query in self._statements.states("rollout_id", rollout_ids):
-            found.extend(RolloutState(*row) for row in await self.query(*query))
-        return found
+        return await self._states("rollout_id", rollout_ids)
 
     async def states(self, numbers: Sequence[int]) -> list[RolloutState]:
         """States by rollout number."""
+        return await self._states("number", numbers)
+
+    async def _states(self, column: str, values: Sequence[int] | Sequence[str]) -> list[RolloutState]:
         found: list[RolloutState] = []
-        for query in self._statements.states("number", numbers):
+        for query in self._statements.states(column, values):
             found.extend(RolloutState(*row) for row in await self.query(*query))
         return found
 
