@@ -48,9 +48,13 @@ async def results(deployment: Deployment, saved: list[bytes]) -> list[RolloutRes
 
 
 async def in_the_middle(deployment: Deployment) -> None:
-    await until(lambda: deployment.finished >= ROLLOUTS // 8, what="an eighth of the rollouts finished")
+    # One statement, thus one moment: between two batches of finished rollouts nothing may be running.
+    middle = f"""
+        SELECT count(*) FROM rollouts WHERE scheduler IS NOT NULL
+          AND (SELECT count(*) FROM rollouts WHERE finished_at IS NOT NULL) >= {ROLLOUTS // 8}
+    """
+    await until(lambda: deployment.number(middle) > 0, what="an eighth finished and others running")
     assert deployment.finished < ROLLOUTS
-    assert deployment.number("SELECT count(*) FROM rollouts WHERE scheduler IS NOT NULL") > 0
 
 
 def assert_all_succeeded(outcomes: list[RolloutResultResponse]) -> None:
