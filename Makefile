@@ -13,6 +13,8 @@ SOURCES := $(wildcard app client projections migrations tests examples benchmark
 
 # An exported PYTHON or the one of the command line reaches scripts/find_python.sh.
 export PYTHON
+# Hundreds of processes start in the tests: compiled modules are kept even where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
