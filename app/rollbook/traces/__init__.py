@@ -1,0 +1,1 @@
+"""What a rollout's model calls add up to: pure data."""
