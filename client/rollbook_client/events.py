@@ -109,7 +109,7 @@ class StageSpan(msgspec.Struct, frozen=True, gc=False):
 
 
 class StageTimed(Event, frozen=True, gc=False):
-    """How long the attempt's stages took."""
+    """How long stages of the attempt took; it may come several times in an attempt, for other stages each time."""
 
     TYPE: ClassVar[str] = "stage_timed"
 
@@ -117,8 +117,71 @@ class StageTimed(Event, frozen=True, gc=False):
     spans: tuple[StageSpan, ...]
 
 
+class ModelCalled(Event, frozen=True, gc=False):
+    """A model was called and answered, or failed to.
+
+    ``call`` numbers the attempt's calls from 1. Token counts are as the model's usage tells them, null where it told
+    none; input tokens include those read from a cache. ``error_kind`` and ``error`` say why there is no answer.
+    ``purpose`` is ``policy``, or ``judge:NAME`` for the calls of a judge.
+    """
+
+    TYPE: ClassVar[str] = "model_called"
+
+    attempt: int
+    call: int
+    model: str | None
+    started_at: int
+    ended_at: int
+    first_chunk_at: int | None = None
+    streamed: bool = False
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    finish_reason: str | None = None
+    error_kind: str | None = None
+    error: str | None = None
+    purpose: str = "policy"
+
+
+class ExchangeStopped(Event, frozen=True, gc=False):
+    """A limit or a stop hook ended the exchange with the model; ``condition`` is its name."""
+
+    TYPE: ClassVar[str] = "exchange_stopped"
+
+    attempt: int
+    condition: str
+
+
+class MessageRewritten(Event, frozen=True, gc=False):
+    """A hook changed a request before the model saw it, or a response before the program did.
+
+    ``call`` is the model call that it belongs to; null where none was made of it. The messages are in the trace.
+    """
+
+    TYPE: ClassVar[str] = "message_rewritten"
+
+    attempt: int
+    hook: str
+    side: Literal["request", "response"]
+    call: int | None = None
+
+
+class TraceSaved(Event, frozen=True, gc=False):
+    """The whole trace of the attempt: ``data`` is its JSON, of ``size_bytes``, compressed by zlib, in base64."""
+
+    TYPE: ClassVar[str] = "trace_saved"
+
+    attempt: int
+    version: int
+    size_bytes: int
+    data: str
+
+
 class RewardRecorded(Event, frozen=True, gc=False):
-    """A reward signal; a null value means the signal never came back, which is not a zero."""
+    """A reward signal; a null value means the signal never came back, which is not a zero.
+
+    ``scoring`` is 0 for what the attempt itself was given and n for the n-th scoring after its end.
+    """
 
     TYPE: ClassVar[str] = "reward_recorded"
 
@@ -126,16 +189,33 @@ class RewardRecorded(Event, frozen=True, gc=False):
     name: str
     value: float | None
     weight: float = 1.0
+    scoring: int = 0
 
 
 class MetricRecorded(Event, frozen=True, gc=False):
-    """A named number that does not enter the reward."""
+    """A named number that does not enter the reward. ``scoring`` is as in `RewardRecorded`."""
 
     TYPE: ClassVar[str] = "metric_recorded"
 
     attempt: int
     name: str
     value: float | None
+    scoring: int = 0
+
+
+class ScoresRevised(Event, frozen=True, gc=False):
+    """A rollout that was over was scored once more: the rewards and metrics of this ``scoring`` stand before it.
+
+    ``task`` is what it was scored with, ``by`` is who asked, and ``reward`` the weighted sum, null where no reward
+    came back.
+    """
+
+    TYPE: ClassVar[str] = "scores_revised"
+
+    task: str
+    by: str
+    reward: float | None
+    scoring: int = 1
 
 
 class CancellationRequested(Event, frozen=True, gc=False):
@@ -177,9 +257,25 @@ EVENT_TYPES: dict[str, type[Event]] = {
         AttemptEnded,
         PhaseEntered,
         StageTimed,
+        ModelCalled,
+        ExchangeStopped,
+        MessageRewritten,
+        TraceSaved,
         RewardRecorded,
         MetricRecorded,
+        ScoresRevised,
         CancellationRequested,
         RolloutFinished,
     )
 }
+
+RECORDABLE: tuple[type[Event], ...] = (
+    StageTimed,
+    ModelCalled,
+    ExchangeStopped,
+    MessageRewritten,
+    TraceSaved,
+    RewardRecorded,
+    MetricRecorded,
+)
+"""What an attempt may record of itself while it runs; all of them have its number in ``attempt``."""

@@ -13,6 +13,7 @@ from rollbook.sdk.config import AgentWorkflowConfig
 from rollbook.sdk.sample import RolloutSample
 from rollbook.sdk.span import StageSpan
 from rollbook.sdk.values import MessageDict
+from rollbook_client.events import RECORDABLE, Event
 from rollbook_client.statuses import RolloutStatus
 
 CHAT_COMPLETIONS_URL_ENV = "OSMOSIS_CHAT_COMPLETIONS_URL"
@@ -33,8 +34,8 @@ class RolloutContext:
 
     Values left out come from the environment. `chat_completions_url` is opaque: append nothing, add no routing
     headers. As a context manager it is what `get_rollout_context` returns inside the block, in the workflow and in
-    the grader. `on_phase` is called by the backend as the rollout enters `running` and `grading`. `spans` holds the
-    stage spans of the latest execution, also of one that was cancelled.
+    the grader. `on_phase` is called by the backend as the rollout enters `running` and `grading`, `on_record` with
+    what is to be recorded of it. `spans` holds the stage spans of the latest execution, also of one that was cancelled.
     """
 
     def __init__(
@@ -44,11 +45,13 @@ class RolloutContext:
         *,
         rollout_id: str | None = None,
         on_phase: Callable[[RolloutStatus], None] | None = None,
+        on_record: Callable[[tuple[Event, ...]], None] | None = None,
     ) -> None:
         self.chat_completions_url: str = chat_completions_url or os.environ.get(CHAT_COMPLETIONS_URL_ENV, "")
         self.api_key: str | None = api_key or os.environ.get(API_KEY_ENV)
         self.rollout_id: str = rollout_id or os.environ.get(ROLLOUT_ID_ENV, "")
         self.on_phase = on_phase
+        self.on_record = on_record
         self.sample_source: SampleSource | None = None
         self.spans: list[StageSpan] = []
         self._outer: list[RolloutContext | None] = []
@@ -79,6 +82,20 @@ class RolloutContext:
         """Tell `on_phase`, if there is one; for backends."""
         if self.on_phase is not None:
             self.on_phase(phase)
+
+    def record(self, *events: Event) -> None:
+        """Have events of this rollout recorded in the ledger, soon and in this order; nothing waits for it.
+
+        They are events of `rollbook_client.events.RECORDABLE`, made with ``attempt=0``: the ledger knows which attempt
+        this is. Without a ledger (no `on_record`) nothing happens. May be called on any thread. Raises ``TypeError``
+        for other events: those are the ledger's own.
+        """
+        for event in events:
+            if not isinstance(event, RECORDABLE):
+                allowed = ", ".join(kind.__name__ for kind in RECORDABLE)
+                raise TypeError(f"{type(event).__name__} cannot be recorded by a rollout; record one of {allowed}")
+        if self.on_record is not None:
+            self.on_record(events)
 
     def __repr__(self) -> str:
         return f"RolloutContext(rollout_id={self.rollout_id!r})"  # never the key or the URL: both may be secrets
