@@ -1,14 +1,22 @@
-"""One call of a model as a trace keeps it: when, what it used, how it ended, which tokens it was made of."""
+"""One call of a model: its times, usage, tokens, and the error where there was one."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
+import msgspec
+
+_LARGEST = 2**63 - 1
+"""Counts end up in columns of 64 bits."""
 
 
-class Usage(Struct, frozen=True):
-    """Tokens that the upstream says a call took; `input_tokens` includes what it read from its cache."""
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one call as the upstream counted them.
+
+    `input_tokens` includes the tokens read from a cache, `output_tokens` those of the reasoning.
+    """
 
     input_tokens: int
     output_tokens: int
@@ -17,38 +25,61 @@ class Usage(Struct, frozen=True):
 
     @property
     def total_tokens(self) -> int:
-        """Input and output together."""
         return self.input_tokens + self.output_tokens
 
     @classmethod
     def parse(cls, value: Any) -> Usage | None:
-        """Read OpenAI's usage object; None where it is absent or unusable."""
-        if not isinstance(value, dict):
+        """Read the `usage` object of an OpenAI-compatible answer; None where it is absent or unusable.
+
+        A count that is missing, negative or no integer makes the whole object unusable: half a sum misleads.
+        Unusable details are left out.
+        """
+        if not isinstance(value, Mapping):
             return None
-        input_tokens, output_tokens = _count(value.get("prompt_tokens")), _count(value.get("completion_tokens"))
-        if input_tokens is None or output_tokens is None:
+        read, written = _count(value.get("prompt_tokens")), _count(value.get("completion_tokens"))
+        if read is None or written is None:
             return None
         return cls(
-            input_tokens,
-            output_tokens,
-            cached_input_tokens=_detail(value, "prompt_tokens_details", key="cached_tokens"),
-            reasoning_tokens=_detail(value, "completion_tokens_details", key="reasoning_tokens"),
+            input_tokens=read,
+            output_tokens=written,
+            cached_input_tokens=_detail(value.get("prompt_tokens_details"), "cached_tokens"),
+            reasoning_tokens=_detail(value.get("completion_tokens_details"), "reasoning_tokens"),
         )
 
 
-class CallTokens(Struct, frozen=True):
-    """Token ids and log probabilities of a call; None where the upstream did not send them."""
+class CallTokens(msgspec.Struct, frozen=True):
+    """Token ids and logprobs of one call; None stands for what the upstream did not send.
+
+    `prompt_ids` are the tokens of the prompt, `ids` the sampled ones, `logprobs` one number for each sampled token.
+
+    In a trace a prompt is kept without what it shares with the call before it, or a conversation would be stored
+    once for each of its turns: the first `shared` tokens are those that call `base`'s prompt and answer begin with,
+    and `prompt_ids` are the rest. `Trace.full_tokens` puts them together.
+    """
 
     prompt_ids: list[int] | None = None
     ids: list[int] | None = None
     logprobs: list[float] | None = None
+    base: int | None = None
+    shared: int = 0
+
+    def usable(self) -> CallTokens | None:
+        """The same without logprobs that are not finite or not one for each id; None where nothing is left."""
+        logprobs = self.logprobs
+        if logprobs is not None and not (
+            (self.ids is None or len(self.ids) == len(logprobs)) and all(map(math.isfinite, logprobs))
+        ):
+            logprobs = None
+        if self.prompt_ids is None and self.ids is None and logprobs is None:
+            return None
+        return self if logprobs is self.logprobs else msgspec.structs.replace(self, logprobs=logprobs)
 
 
-class CallError(Struct, frozen=True):
-    """Why a call brought no answer.
+class CallError(msgspec.Struct, frozen=True):
+    """Why a call brought no whole answer.
 
-    `kind` is one of ``http`` (the upstream answered with an error status), ``connect``, ``broken_stream``,
-    ``garbage``, ``timeout`` and ``aborted`` (ended by us).
+    `kind` is `http` (the upstream answered with an error, `status` says which), `connect`, `broken_stream`,
+    `garbage`, `timeout` or `aborted` (ended by us).
     """
 
     kind: str
@@ -56,11 +87,16 @@ class CallError(Struct, frozen=True):
     status: int | None = None
 
 
-class ModelCall(Struct, frozen=True):
-    """One call, numbered from 1 in its trace; times in microseconds since 1970."""
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a model.
 
-    number: int
-    model: str | None
+    `number` counts the calls of a trace from 1; 0 is a call that no trace has taken yet. Times are microseconds
+    since the epoch, UTC. `prompt` is the node of the prompt's last message, `node` the answer's; a call that failed
+    has no `node`. `purpose` is `policy`, or `judge:NAME` for what a judge asked.
+    """
+
+    number: int = 0
+    model: str | None = None
     started_at: int
     ended_at: int
     first_chunk_at: int | None = None
@@ -69,17 +105,18 @@ class ModelCall(Struct, frozen=True):
     usage: Usage | None = None
     error: CallError | None = None
     prompt: int | None = None
-    """The node of the prompt's last message."""
     node: int | None = None
-    """The node of the answer."""
     tokens: CallTokens | None = None
     purpose: str = "policy"
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    if isinstance(value, float) and value.is_integer():  # some upstreams count in floats
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
+        return None
+    return value
 
 
-def _detail(usage: dict[str, Any], name: str, *, key: str) -> int | None:
-    details = usage.get(name)
-    return _count(details.get(key)) if isinstance(details, dict) else None
+def _detail(details: Any, name: str) -> int | None:
+    return _count(details.get(name)) if isinstance(details, Mapping) else None
