@@ -119,8 +119,13 @@ _FOLDS: dict[type[ev.Event], Callable[[Any, Recorded, Any], RolloutState]] = {
     ev.AttemptEnded: _attempt_ended,
     ev.PhaseEntered: _phase_entered,
     ev.StageTimed: _noted,
+    ev.ModelCalled: _noted,
+    ev.ExchangeStopped: _noted,
+    ev.MessageRewritten: _noted,
+    ev.TraceSaved: _noted,
     ev.RewardRecorded: _noted,
     ev.MetricRecorded: _noted,
+    ev.ScoresRevised: _noted,
     ev.CancellationRequested: _cancellation_requested,
     ev.RolloutFinished: _finished,
 }

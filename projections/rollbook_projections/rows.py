@@ -13,6 +13,9 @@ from .text import column_text
 Row = tuple[Any, ...]
 HistoryRows = dict[str, list[Row]]
 
+MOST_TOKENS = 2**40
+"""No call has more. What an endpoint tells beyond that is no count, and sums of it would be beyond all integers."""
+
 
 def _admitted(record: Recorded, event: ev.RolloutAdmitted, add: HistoryRows) -> None:
     add["admissions"].append(
@@ -61,15 +64,99 @@ def _timed(record: Recorded, event: ev.StageTimed, add: HistoryRows) -> None:
     )
 
 
-def _reward(record: Recorded, event: ev.RewardRecorded, add: HistoryRows) -> None:
-    add["scores"].append(
-        (record.number, record.position, event.attempt, "reward", column_text(event.name), event.value, event.weight)
+def _called(record: Recorded, event: ev.ModelCalled, add: HistoryRows) -> None:
+    add["model_calls"].append(
+        (
+            record.number,
+            record.position,
+            event.attempt,
+            event.call,
+            column_text(event.purpose),
+            column_text(event.model),
+            event.started_at,
+            event.first_chunk_at,
+            event.ended_at,
+            int(event.streamed),
+            _tokens(event.input_tokens),
+            _tokens(event.output_tokens),
+            _tokens(event.cached_input_tokens),
+            column_text(event.finish_reason),
+            column_text(event.error_kind),
+            column_text(event.error),
+        )
     )
 
 
+def _tokens(count: int | None) -> int | None:
+    return count if count is not None and 0 <= count <= MOST_TOKENS else None
+
+
+def _stopped(record: Recorded, event: ev.ExchangeStopped, add: HistoryRows) -> None:
+    add["stops"].append(
+        (record.number, record.position, event.attempt, record.recorded_at, column_text(event.condition))
+    )
+
+
+def _rewritten(record: Recorded, event: ev.MessageRewritten, add: HistoryRows) -> None:
+    add["rewrites"].append(
+        (
+            record.number,
+            record.position,
+            event.attempt,
+            record.recorded_at,
+            column_text(event.hook),
+            event.side,
+            event.call,
+        )
+    )
+
+
+def _trace(record: Recorded, event: ev.TraceSaved, add: HistoryRows) -> None:
+    add["traces"].append(
+        (record.number, record.position, event.attempt, record.recorded_at, event.version, event.size_bytes)
+    )
+
+
+def _reward(record: Recorded, event: ev.RewardRecorded, add: HistoryRows) -> None:
+    _score(record, event, "reward", event.weight, add)
+
+
 def _metric(record: Recorded, event: ev.MetricRecorded, add: HistoryRows) -> None:
+    _score(record, event, "metric", None, add)
+
+
+def _score(
+    record: Recorded,
+    event: ev.RewardRecorded | ev.MetricRecorded,
+    kind: str,
+    weight: float | None,
+    add: HistoryRows,
+) -> None:
     add["scores"].append(
-        (record.number, record.position, event.attempt, "metric", column_text(event.name), event.value, None)
+        (
+            record.number,
+            record.position,
+            event.attempt,
+            kind,
+            column_text(event.name),
+            event.value,
+            weight,
+            event.scoring,
+        )
+    )
+
+
+def _revised(record: Recorded, event: ev.ScoresRevised, add: HistoryRows) -> None:
+    add["scorings"].append(
+        (
+            record.number,
+            record.position,
+            record.recorded_at,
+            event.scoring,
+            column_text(event.task),
+            column_text(event.by),
+            event.reward,
+        )
     )
 
 
@@ -107,8 +194,13 @@ _PROJECTIONS: dict[type[ev.Event], Callable[[Recorded, Any, HistoryRows], None]]
     ev.AttemptEnded: _attempt_ended,
     ev.PhaseEntered: _phase,
     ev.StageTimed: _timed,
+    ev.ModelCalled: _called,
+    ev.ExchangeStopped: _stopped,
+    ev.MessageRewritten: _rewritten,
+    ev.TraceSaved: _trace,
     ev.RewardRecorded: _reward,
     ev.MetricRecorded: _metric,
+    ev.ScoresRevised: _revised,
     ev.CancellationRequested: _cancellation,
     ev.RolloutFinished: _finished,
 }

@@ -198,6 +198,76 @@ scores = sa.Table(
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("value", sa.Double),
     sa.Column("weight", sa.Double),
+    # 0: the attempt's own; from 1 on: given later. A process of an earlier version leaves it out.
+    sa.Column("scoring", sa.Integer, server_default=sa.text("0"), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# What is asked most of a rollout's scores is which scoring is the last one.
+scorings = sa.Table(
+    "scorings",
+    metadata,
+    *_event_key(),
+    _time("at"),
+    sa.Column("scoring", sa.Integer, nullable=False),
+    sa.Column("task", sa.Text, nullable=False),
+    sa.Column("asked_by", sa.Text, nullable=False),
+    sa.Column("reward", sa.Double),
+    sqlite_with_rowid=False,
+)
+
+model_calls = sa.Table(
+    "model_calls",
+    metadata,
+    *_event_key(),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("call", sa.Integer, nullable=False),
+    sa.Column("purpose", sa.Text, nullable=False),
+    sa.Column("model", sa.Text),
+    _time("started_at"),
+    _time("first_chunk_at", nullable=True),
+    _time("ended_at"),
+    sa.Column("streamed", sa.Integer, nullable=False),
+    sa.Column("input_tokens", _Id),
+    sa.Column("output_tokens", _Id),
+    sa.Column("cached_input_tokens", _Id),
+    sa.Column("finish_reason", sa.Text),
+    sa.Column("error_kind", sa.Text),
+    sa.Column("error", sa.Text),
+    sqlite_with_rowid=False,
+)
+
+stops = sa.Table(
+    "stops",
+    metadata,
+    *_event_key(),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    _time("at"),
+    sa.Column("condition", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+rewrites = sa.Table(
+    "rewrites",
+    metadata,
+    *_event_key(),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    _time("at"),
+    sa.Column("hook", sa.Text, nullable=False),
+    sa.Column("side", sa.Text, nullable=False),
+    sa.Column("call", sa.Integer),
+    sqlite_with_rowid=False,
+)
+
+# Where a trace is; the trace itself stays in its event.
+traces = sa.Table(
+    "traces",
+    metadata,
+    *_event_key(),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    _time("at"),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("size_bytes", _Id, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -312,7 +382,12 @@ HISTORY_TABLES: tuple[sa.Table, ...] = (
     attempt_ends,
     phases,
     stage_spans,
+    model_calls,
+    stops,
+    rewrites,
+    traces,
     scores,
+    scorings,
     cancellations,
     outcomes,
 )

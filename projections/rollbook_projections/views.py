@@ -4,12 +4,15 @@ A view's text never changes once released: a migration that changes views adds a
 databases say differently stands in braces, and both give the same answer: `{iso:X}` is a microsecond time as ISO 8601
 text, `{seconds:X}` a difference of such times in seconds, `{age:X}` the seconds from such a time until now, `{real:X}`
 a number as text, `{weighted:X}` the sum of an alias's values by their weights, `{head:X}` what stands before the first
-slash, `{text:X}` a text that is compared bytewise, `{index:X}` an index to use.
+slash, `{text:X}` a text that is compared bytewise, `{index:X}` an index to use, `{json:X}` a text as JSON,
+`{object:X}` the fields of an ordered selection as a JSON object.
 """
 
 from __future__ import annotations
 
 import re
+
+from .task_views import VIEWS_3
 
 # SQLite counts a time's milliseconds from the start of the Julian calendar in floating point, and rounds there.
 # PostgreSQL is told to do the same: else one time in a hundred would differ in its last digit.
@@ -29,6 +32,8 @@ _SAID = {
         "text": "{0}",
         # Its planner would read all rollouts, however few are open.
         "index": "INDEXED BY {0}",
+        "json": "json_quote({0})",
+        "object": "'{{' || group_concat({0}, ', ') || '}}'",
     },
     "postgresql": {
         "iso": (
@@ -57,6 +62,8 @@ _SAID = {
         "head": "split_part({0}, '/', 1)",
         "text": '{0} COLLATE "C"',
         "index": "",
+        "json": "CAST(to_json({0}) AS TEXT)",
+        "object": "('{{' || string_agg({0}, ', ') || '}}') COLLATE \"C\"",
     },
 }
 
@@ -218,5 +225,5 @@ VIEWS_2: dict[str, str] = {
               JOIN admissions a ON a.number = r.number) w""",
 }
 
-VIEWS: dict[str, str] = {**VIEWS_1, **VIEWS_2}
-"""All views of the newest schema."""
+VIEWS: dict[str, str] = {**VIEWS_1, **VIEWS_2, **VIEWS_3}
+"""All views of the newest schema; a later text of a name takes the place of an earlier one."""

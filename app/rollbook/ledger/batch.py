@@ -17,10 +17,11 @@ from rollbook_projections import RolloutState, Row
 
 from . import commands as cmd
 from . import drains, members
+from .archives.stubs import SELECT_ARCHIVED, Archived
 from .codec import CodecError
 from .decide import Slots, fair_share
-from .refusals import Closure, CommandFailed, LedgerError, LedgerUnavailable
-from .statements import LARGEST_CHOICE, SELECT_LATE, Query, Statements, Steps, storable
+from .refusals import Closure, CommandFailed, LedgerError, LedgerUnavailable, RolloutArchived
+from .statements import LARGEST_CHOICE, SELECT_LATE, SELECT_SCORINGS, Query, Statements, Steps, storable
 from .transaction import Transaction
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,18 @@ class Batch:
         """Commands about one rollout answer its state."""
         self.transaction.decide(command.rollout_id, command)
         return self.transaction.states.get(command.rollout_id)
+
+    def _rescore(self, command: cmd.Rescore) -> Steps[int]:
+        state = self.transaction.states.get(command.rollout_id)
+        if state is None:
+            return self.transaction.rescore(command, 0)
+        archived = yield SELECT_ARCHIVED, (state.number,)
+        if archived:
+            raise RolloutArchived(command.rollout_id, str(Archived(*archived[0])))
+        ((recorded,),) = yield SELECT_SCORINGS, (state.number,)
+        # A scoring of this very transaction is not in the database yet.
+        mine = [row for row in self.transaction.history["scorings"] if row[0] == state.number]
+        return self.transaction.rescore(command, recorded + len(mine))
 
     def _admit(self, command: cmd.Admit) -> RolloutState | Steps[RolloutState]:
         if self.transaction.draining:
@@ -217,8 +230,10 @@ _RUNNERS: dict[type, Callable[[Batch, Any], Any]] = {
     cmd.Cancel: Batch._cancel,
     cmd.Claim: Batch._claim,
     cmd.EnterPhase: Batch._one,
+    cmd.Record: Batch._one,
     cmd.FinishAttempt: Batch._one,
     cmd.CloseAttempt: Batch._one,
+    cmd.Rescore: Batch._rescore,
     cmd.ExpireLeases: Batch._expire_leases,
     cmd.ExpireDeadlines: Batch._expire_deadlines,
     cmd.TakeOver: Batch._take_over,

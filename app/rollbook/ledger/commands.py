@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from rollbook_client.events import Phase, StageSpan
+from rollbook_client.events import Event, ModelCalled, Phase, StageSpan, TraceSaved
 from rollbook_client.statuses import CancelDisposition
 from rollbook_projections import RolloutState
 
@@ -96,6 +96,30 @@ class EnterPhase(Command[RolloutState], frozen=True):
     phase: Phase
 
 
+class Record(Command[RolloutState], frozen=True):
+    """What the attempt tells of itself while it runs. Refused: Superseded, NotForRecord.
+
+    The events are of `rollbook_client.events.RECORDABLE`; their attempt is filled in. Once the rollout is over, scores
+    are left out: what the attempt did still counts, what it is worth does not.
+    """
+
+    rollout_id: str
+    attempt: int
+    scheduler: str
+    events: tuple[Event, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(payload_bytes, self.events))
+
+
+def payload_bytes(event: Event) -> int:
+    """About how large an event's payload is, where it can be large."""
+    if isinstance(event, TraceSaved):
+        return len(event.data)
+    return len(event.error or "") if isinstance(event, ModelCalled) else 0
+
+
 class Score(msgspec.Struct, frozen=True, gc=False):
     """A named reward or metric; null where the signal never came back."""
 
@@ -141,6 +165,21 @@ class CloseAttempt(Command[RolloutState], frozen=True):
     scheduler: str
     outcome: Literal["lost", "released"]
     reason: str
+
+
+class Rescore(Command[int], frozen=True):
+    """Score a rollout that is over once more. Answers the number of this scoring, from 1.
+
+    ``scores`` with a weight in ``weights`` are rewards, the others metrics; ``reward`` is their weighted sum. ``task``
+    says what they come from, ``by`` who asked. Refused: UnknownRollout, RolloutArchived, StillActive.
+    """
+
+    rollout_id: str
+    task: str
+    by: str
+    scores: tuple[Score, ...]
+    weights: dict[str, float]
+    reward: float | None
 
 
 class ExpireLeases(Command[int], frozen=True):

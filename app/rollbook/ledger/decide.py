@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from rollbook_client import events as ev
 from rollbook_client.statuses import RolloutErrorCategory
@@ -20,9 +21,11 @@ from .refusals import (
     AdmissionClosed,
     Closure,
     KeyReused,
+    NotForRecord,
     QueueFull,
     Refusal,
     RolloutKnown,
+    StillActive,
     Superseded,
     UnknownRollout,
     WrongLease,
@@ -41,13 +44,15 @@ class Facts(msgspec.Struct, frozen=True):
 
     ``queued`` is how many rollouts wait in the command's queue; ``api_seen_at`` is the latest sign of life of any
     API process (now, for commands that an API process submits). ``closure`` is why nothing is admitted to the queue,
-    and ``keyed`` the rollout that the command's idempotency key admitted.
+    and ``keyed`` the rollout that the command's idempotency key admitted. ``scorings`` is how often the command's
+    rollout was scored after its end.
     """
 
     queued: int = 0
     api_seen_at: int = 0
     closure: Closure | None = None
     keyed: RolloutState | None = None
+    scorings: int = 0
 
 
 def lease_is_over(state: RolloutState, facts: Facts, now: int) -> bool:
@@ -89,7 +94,10 @@ def _internal_error(reason: str) -> ev.RolloutFinished:
     )
 
 
-def _holds(state: RolloutState | None, command: cmd.EnterPhase | cmd.FinishAttempt | cmd.CloseAttempt) -> bool:
+_OfAnAttempt = cmd.EnterPhase | cmd.Record | cmd.FinishAttempt | cmd.CloseAttempt
+
+
+def _holds(state: RolloutState | None, command: _OfAnAttempt) -> bool:
     return state is not None and state.scheduler == command.scheduler and state.attempt == command.attempt
 
 
@@ -212,6 +220,26 @@ def _phases_entered(state: RolloutState, phases: tuple[ev.Phase, ...]) -> tuple[
     return tuple(events)
 
 
+def _record(state: RolloutState | None, facts: Facts, command: cmd.Record, now: int) -> Decision:
+    if state is None or not _holds(state, command):
+        return Superseded(command.rollout_id, command.attempt)
+    over = lease_is_over(state, facts, now)
+    unscored = over or state.finished_at is not None
+    events: list[ev.Event] = []
+    for event in command.events:
+        match event:
+            case ev.RewardRecorded() | ev.MetricRecorded():
+                if not unscored:
+                    events.append(replace(event, attempt=state.attempt, scoring=0))
+            case (
+                ev.StageTimed() | ev.ModelCalled() | ev.ExchangeStopped() | ev.MessageRewritten() | ev.TraceSaved()
+            ):
+                events.append(replace(event, attempt=state.attempt))
+            case _:
+                return NotForRecord(event.TYPE)
+    return (*events, *_lease_failure(state)) if over else tuple(events)
+
+
 def _finish_attempt(state: RolloutState | None, facts: Facts, command: cmd.FinishAttempt, now: int) -> Decision:
     if state is None or not _holds(state, command):
         return Superseded(command.rollout_id, command.attempt)
@@ -299,6 +327,21 @@ def _expire_deadline(state: RolloutState | None, facts: Facts, command: object, 
     )
 
 
+def _rescore(state: RolloutState | None, facts: Facts, command: cmd.Rescore, now: int) -> Decision:
+    if state is None:
+        return UnknownRollout(command.rollout_id)
+    if state.active:
+        return StillActive(command.rollout_id)
+    scoring, attempt, weights = facts.scorings + 1, state.attempt, command.weights
+    scores = (
+        ev.RewardRecorded(attempt=attempt, name=s.name, value=s.value, weight=weights[s.name], scoring=scoring)
+        if s.name in weights
+        else ev.MetricRecorded(attempt=attempt, name=s.name, value=s.value, scoring=scoring)
+        for s in command.scores
+    )
+    return (*scores, ev.ScoresRevised(task=command.task, by=command.by, reward=command.reward, scoring=scoring))
+
+
 def _extend_lease(state: RolloutState | None, facts: Facts, command: cmd.ExtendLeases, now: int) -> Decision:
     if state is None or state.finished_at is not None:
         return ()
@@ -314,12 +357,14 @@ _RULES: dict[type, Callable[[RolloutState | None, Facts, Any, int], Decision]] =
     cmd.Cancel: _cancel,
     cmd.Claim: _claim,
     cmd.EnterPhase: _enter_phase,
+    cmd.Record: _record,
     cmd.FinishAttempt: _finish_attempt,
     cmd.CloseAttempt: _close_attempt,
     cmd.TakeOver: _take_over,
     cmd.ExpireLeases: _expire_lease,
     cmd.ExpireDeadlines: _expire_deadline,
     cmd.ExtendLeases: _extend_lease,
+    cmd.Rescore: _rescore,
 }
 
 

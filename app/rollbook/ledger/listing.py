@@ -20,7 +20,7 @@ class RolloutView(msgspec.Struct, frozen=True, gc=False):
     """A rollout's row with what it was asked and what it brought, without its lease's digest and its chain's head.
 
     ``active``: not over, or over with an attempt that still cleans up. ``reward`` is the weighted sum of the last
-    attempt's rewards, null where there is none. ``label`` and ``err_message`` are at most 8 kB; the events keep them
+    attempt's rewards by its last scoring, null where there is none. ``label`` and ``err_message`` are at most 8 kB; the events keep them
     whole.
     """
 
@@ -62,7 +62,8 @@ class EventView(msgspec.Struct, frozen=True, gc=False):
 
 _ACTIVE = "finished_at IS NULL OR scheduler IS NOT NULL"
 _REWARD = (
-    "(SELECT {weighted:s} FROM scores s WHERE s.number = r.number AND s.kind = 'reward' AND s.attempt = r.attempt)"
+    "(SELECT {weighted:s} FROM scores s WHERE s.number = r.number AND s.kind = 'reward' AND s.attempt = r.attempt"
+    " AND s.scoring = coalesce((SELECT max(v.scoring) FROM scorings v WHERE v.number = r.number), 0))"
 )
 _ELSEWHERE = {"active": f"({_ACTIVE})", "label": "a.label", "reward": _REWARD, "err_message": "o.err_message"}
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(RolloutView))

@@ -233,10 +233,11 @@ def _view(state: RolloutState, history: HistoryRows) -> RolloutView:
     }
     ((*_, label, _origin),) = history["admissions"]
     outcomes = history["outcomes"]
+    last = len(history["scorings"])
     weighed = [
         value * weight
-        for _, _, attempt, kind, _, value, weight in history["scores"]
-        if kind == "reward" and attempt == state.attempt and value is not None and weight is not None
+        for _, _, attempt, kind, _, value, weight, scoring in history["scores"]
+        if kind == "reward" and (attempt, scoring) == (state.attempt, last) and None not in (value, weight)
     ]
     return RolloutView(
         **shared,

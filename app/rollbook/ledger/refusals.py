@@ -10,6 +10,8 @@ LedgerError
 │   │   └── RolloutArchived     its events were moved to a file, and its result with them
 │   ├── WrongLease          the polling token is another rollout's or garbage
 │   ├── Superseded          the attempt is not the current one any more; its result is not taken
+│   ├── NotForRecord        an attempt may not record events of this type
+│   ├── StillActive         the rollout is not over, or cleans up; its scores cannot be revised yet
 │   ├── SchedulerGone       the scheduler was declared dead or never registered; it must register anew
 │   └── QueueTaken          a live scheduler serves the queue with another entrypoint
 ├── CommandFailed           the database refused this one command's data; nothing of it was written
@@ -110,6 +112,22 @@ class Superseded(Refusal):
         super().__init__(f"attempt {attempt} of rollout {rollout_id!r} is not the current one; drop its work")
         self.rollout_id = rollout_id
         self.attempt = attempt
+
+
+class NotForRecord(Refusal):
+    """The event is one that only the ledger makes."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"an attempt may not record {kind!r}; see docs/events.md for what it may")
+        self.kind = kind
+
+
+class StillActive(Refusal):
+    """The rollout has not ended, or its last attempt still cleans up."""
+
+    def __init__(self, rollout_id: str) -> None:
+        super().__init__(f"rollout {rollout_id!r} is not over yet; wait for its end before its scores are revised")
+        self.rollout_id = rollout_id
 
 
 class SchedulerGone(Refusal):

@@ -43,6 +43,7 @@ SELECT_HEAD = "SELECT position, number, events FROM ledger_head WHERE id = 1"
 SELECT_COUNTS = "SELECT queue, queued, running FROM queue_counts"
 SELECT_API_SEEN = "SELECT coalesce(max(beat_at), 0) FROM members WHERE kind = 'api'"
 SELECT_EVENT_HASH = "SELECT hash FROM events WHERE position = ?"
+SELECT_SCORINGS = "SELECT coalesce(max(scoring), 0) FROM scorings WHERE number = ?"
 SELECT_LATE = (
     f"{SELECT_STATE} WHERE {tables.CLAIMABLE} AND agent_deadline_at IS NOT NULL AND agent_deadline_at <= ?"
     " ORDER BY agent_deadline_at LIMIT ?"

@@ -16,7 +16,7 @@ from rollbook_client.events import Event, LeaseExtended, LeaseRenewed
 from rollbook_projections import HistoryRows, Recorded, RolloutState, Row, add_history, evolve
 
 from . import chain, codec
-from .commands import Admit, Command
+from .commands import Admit, Command, Rescore
 from .decide import Facts, decide
 from .refusals import Closure, Refusal
 
@@ -101,6 +101,16 @@ class Transaction:
             CodecError: an event has no JSON form; nothing was taken in.
         """
         return self._judge(rollout_id, command, Facts(api_seen_at=self.api_seen_at))
+
+    def rescore(self, command: Rescore, scorings: int) -> int:
+        """Judge a scoring of a rollout that was scored so often before, and take it in; its number.
+
+        Raises:
+            Refusal: the rules say no; nothing was taken in.
+            CodecError: an event has no JSON form; nothing was taken in.
+        """
+        self._judge(command.rollout_id, command, Facts(api_seen_at=self.api_seen_at, scorings=scorings))
+        return scorings + 1
 
     def _judge(self, rollout_id: str, command: Command[Any], facts: Facts) -> bool:
         state = self.states.get(rollout_id)
