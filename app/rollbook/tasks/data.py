@@ -170,7 +170,7 @@ class TaskData(Struct, frozen=True, kw_only=True):
         """
         who = type(self).__name__
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "extra"}
-        return {name: _plain(value, f"{who}.{name}") for name, value in fields.items()} | plain(self.extra)
+        return {name: _as_json(value, f"{who}.{name}") for name, value in fields.items()} | plain(self.extra)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -215,6 +215,14 @@ def _part[T](value: Any, kind: type[T], what: str) -> T:
         raise ValueError(_named(error, what)) from error
 
 
+def _as_json(value: Any, what: str) -> Any:
+    try:
+        value = msgspec.to_builtins(value, str_keys=True)  # first: structs inside lists are unknown to `plain`
+    except TypeError as error:
+        raise ValueError(f"{what} has no JSON form: {error}; got {shown(value)}") from error
+    return _plain(value, what)
+
+
 def _plain(value: Any, what: str) -> Any:
     try:
         made = plain(value)
@@ -228,7 +236,9 @@ def _plain(value: Any, what: str) -> Any:
 
 def _named(error: msgspec.ValidationError, what: str) -> str:
     """msgspec says where in its own notation (``$.prompt[0]``); this says it as a reader of Python would."""
-    text, found, place = str(error).partition(" - at `$")
-    if not found:
-        return text if text.startswith((f"{what}.", "timeouts.", "resources.", "network.")) else f"{what}: {text}"
-    return f"{what}{place.rstrip('`')}: {text}"
+    text, _, place = str(error).partition(" - at `$")
+    where = what + place.rstrip("`")
+    owner, _, last = where.rpartition(".")
+    if text.startswith(f"{last}."):  # our own checks have said which field of it
+        return f"{owner}.{text}"
+    return text if text.startswith(f"{what}.") else f"{where}: {text}"
