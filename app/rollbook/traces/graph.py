@@ -1,0 +1,118 @@
+"""The messages of a rollout as a graph: what calls share is there once, and a rewritten history makes a branch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import msgspec
+
+from rollbook.traces.matching import MessageDict, MessageKeys
+
+
+class Node(msgspec.Struct, frozen=True):
+    """One message at its place in a conversation.
+
+    `parent` is the node of the message before it, None for a first one. `sampled` says that the model wrote it, as
+    the answer of call number `call`; what a client says the model wrote is not sampled.
+    """
+
+    parent: int | None
+    message: MessageDict
+    sampled: bool = False
+    call: int | None = None
+
+
+class MessageGraph:
+    """Grows by prompts and answers. A node's number is its place in `nodes`; parents come before their children.
+
+    `nodes` is taken as it is and appended to; messages are copied when they become nodes.
+    """
+
+    def __init__(self, nodes: list[Node] | None = None) -> None:
+        self.nodes: list[Node] = [] if nodes is None else nodes
+        self._keys = MessageKeys()
+        self._children: dict[int | None, dict[Hashable, list[int]]] = {}
+        self._calls: list[int | None] = []
+        for number in range(len(self.nodes)):
+            self._index(number, self._keys.of(self.nodes[number].message))
+
+    def add_prompt(self, messages: Sequence[MessageDict], /) -> int | None:
+        """The node of a prompt's last message, None for an empty prompt.
+
+        The prompt goes along the nodes whose messages equal its own as far as they reach (`MessageKeys` says what
+        equal is), and new nodes follow from there.
+        """
+        keys = [self._keys.of(message) for message in messages]
+        depth, node = self._walk(keys)
+        for key, message in zip(keys[depth:], messages[depth:], strict=True):
+            node = self._add(Node(node, copied(message)), key)
+        return node
+
+    def add_answer(self, prompt: int | None, message: MessageDict, call: int) -> int:
+        """The node of a sampled message: always a new one, for two samples are two answers, equal or not."""
+        return self._add(Node(prompt, copied(message), sampled=True, call=call), self._keys.of(message))
+
+    def known(self, messages: Sequence[MessageDict], /) -> int:
+        """How many of a prompt's first messages are nodes already; what follows is new. Adds nothing."""
+        return self._walk([self._keys.of(message) for message in messages])[0]
+
+    def leaves(self) -> list[int]:
+        """The nodes that nothing follows, in the order in which they were added: the ends of the branches."""
+        return [number for number in range(len(self.nodes)) if number not in self._children]
+
+    def path(self, node: int | None, /) -> list[int]:
+        """The nodes from the first message to `node`; none for None."""
+        path: list[int] = []
+        while node is not None:
+            path.append(node)
+            node = self.nodes[node].parent
+        path.reverse()
+        return path
+
+    def call_at(self, node: int | None, /) -> int | None:
+        """The number of the call that wrote `node`, or else of the last one that wrote a message before it."""
+        return None if node is None else self._calls[node]
+
+    def _walk(self, keys: Sequence[Hashable]) -> tuple[int, int | None]:
+        """How many of the keys lead along nodes, and where they end.
+
+        Equal answers of one prompt make several ways, so all are followed; of the longest ones the way is taken that
+        nobody has gone on from, and of those the youngest.
+        """
+        reached: list[int | None] = [None]
+        depth = 0
+        for key in keys:
+            further: list[int | None] = [
+                child for node in reached for child in self._children.get(node, {}).get(key, ())
+            ]
+            if not further:
+                break
+            reached = further
+            depth += 1
+        if len(reached) == 1:
+            return depth, reached[0]
+        return depth, max((node for node in reached if node is not None), key=lambda n: (n not in self._children, n))
+
+    def _add(self, node: Node, key: Hashable) -> int:
+        self.nodes.append(node)
+        self._index(len(self.nodes) - 1, key)
+        return len(self.nodes) - 1
+
+    def _index(self, number: int, key: Hashable) -> None:
+        node = self.nodes[number]
+        self._children.setdefault(node.parent, {}).setdefault(key, []).append(number)
+        self._calls.append(node.call if node.sampled else self.call_at(node.parent))
+
+
+def copied(value: Any) -> Any:
+    """A copy of JSON data that later changes to the original leave alone."""
+    kind = type(value)
+    if kind is str or kind is int or kind is float or kind is bool or value is None:
+        return value
+    if kind is dict:
+        return {key: copied(item) for key, item in value.items()}
+    if kind is list:
+        return [copied(item) for item in value]
+    return copy.deepcopy(value)
