@@ -1,0 +1,120 @@
+"""ProgramHarness: any command that speaks to an OpenAI-compatible endpoint, run inside the rollout's runtime."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+from urllib.parse import urlsplit, urlunsplit
+
+from rollbook.sdk.values import MessageDict
+from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError
+from rollbook.tasks.runtimes.base import Completed
+
+__all__ = ["ProgramHarness"]
+
+MESSAGES_FILE = ".rollbook/messages.json"
+PROMPT_FILE = ".rollbook/prompt.txt"
+STDERR_SHOWN_CHARS = 2_000
+
+
+class ProgramHarness(Harness):
+    """Runs `command` once for each segment. It finds, in its environment,
+
+    ======================  =========================================================================
+    `OPENAI_BASE_URL`       where the model is (`OPENAI_API_BASE` has the same, for older programs)
+    `OPENAI_API_KEY`        a key that is good for this rollout alone
+    `ROLLBOOK_MODEL`        the model's name to ask for
+    `ROLLBOOK_PROMPT`       the text of the last user message
+    `ROLLBOOK_PROMPT_FILE`  a file with the same, for long ones
+    `ROLLBOOK_MESSAGES`     a file with the whole conversation, a JSON list of OpenAI messages
+    ======================  =========================================================================
+
+    and in the command each of ``{prompt}``, ``{prompt_file}``, ``{messages_file}`` and ``{model}`` is replaced where
+    it is a list; a text is given to a shell as it is. An exit code other than 0 fails the segment, with the last of
+    what the program wrote to its standard error. ``resumes=True`` says that the program can be started again on the
+    conversation so far.
+    """
+
+    name: ClassVar[str] = "program"
+
+    def __init__(
+        self,
+        command: Sequence[str] | str,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        model: str | None = None,
+        resumes: bool = False,
+    ) -> None:
+        if not command:
+            raise ValueError("the command is empty; give the program and its arguments")
+        self.command = command if isinstance(command, str) else tuple(command)
+        self.env = dict(env or {})
+        self.cwd = cwd
+        self.model = model
+        self.resumes = resumes  # type: ignore[misc]  # a program's own ability, said by whoever names it
+
+    async def run(self, exchange: Exchange) -> list[MessageDict] | None:
+        runtime = exchange.runtime
+        prompt = _prompt(exchange.messages)
+        await runtime.write(MESSAGES_FILE, json.dumps(exchange.messages).encode())
+        await runtime.write(PROMPT_FILE, prompt.encode("utf-8", "replace"))
+        values = {
+            "prompt": prompt,
+            "prompt_file": f"{runtime.workdir}/{PROMPT_FILE}",
+            "messages_file": f"{runtime.workdir}/{MESSAGES_FILE}",
+            "model": self.model or exchange.model,
+        }
+        ended = await runtime.run(self._command(values), env=self._environment(exchange, values), cwd=self.cwd)
+        if ended.exit_code:
+            raise HarnessError(_how_it_ended(ended))
+        return None
+
+    def _command(self, values: Mapping[str, str]) -> Sequence[str] | str:
+        if isinstance(self.command, str):
+            return self.command
+        return [_filled(part, values) for part in self.command]
+
+    def _environment(self, exchange: Exchange, values: Mapping[str, str]) -> dict[str, str]:
+        url = _inside(exchange.base_url, exchange.runtime.url_of)
+        given = {
+            "OPENAI_BASE_URL": url,
+            "OPENAI_API_BASE": url,
+            "OPENAI_API_KEY": exchange.api_key,
+            "ROLLBOOK_MODEL": values["model"],
+            "ROLLBOOK_PROMPT": values["prompt"] if len(values["prompt"]) <= 65_536 else "",
+            "ROLLBOOK_PROMPT_FILE": values["prompt_file"],
+            "ROLLBOOK_MESSAGES": values["messages_file"],
+        }
+        return given | self.env
+
+
+def _filled(part: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        part = part.replace("{" + name + "}", value)
+    return part
+
+
+def _prompt(messages: Sequence[MessageDict]) -> str:
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            content = message.get("content")
+            if isinstance(content, str):
+                return content
+            parts = content if isinstance(content, list) else []
+            return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+    return ""
+
+
+def _inside(base_url: str, url_of: Callable[[int], str]) -> str:
+    """The endpoint's address as programs in the runtime reach it."""
+    parts = urlsplit(base_url)
+    reached = urlsplit(url_of(parts.port or 80))
+    return urlunsplit((reached.scheme, reached.netloc, parts.path, "", ""))
+
+
+def _how_it_ended(ended: Completed) -> str:
+    said = ended.stderr.decode("utf-8", "replace").strip() or ended.stdout.decode("utf-8", "replace").strip()
+    tail = said[-STDERR_SHOWN_CHARS:]
+    return f"the program ended with exit code {ended.exit_code}" + (f": {tail}" if tail else " and wrote nothing")

@@ -1,0 +1,404 @@
+"""One rollout of a task: open, then segments by `step`, then close; or abort. The life cycle and nothing else.
+
+What a rollout decides about model calls is in turns.py, time in budget.py and timing.py, scores in scoring.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from rollbook.backends.failures import Failure
+from rollbook.backends.stage import StageError, run_stage
+from rollbook.interception.endpoint import Endpoint, Session, shared_endpoint
+from rollbook.sdk.values import MessageDict
+from rollbook.tasks.arguments import Given
+from rollbook.tasks.budget import CumulativeBudget, SharedDeadline
+from rollbook.tasks.data import TaskData
+from rollbook.tasks.endings import to_the_end
+from rollbook.tasks.errors import RuntimeStoppedError, TaskError, trace_error
+from rollbook.tasks.harnesses.base import Exchange, Harness
+from rollbook.tasks.limits import RolloutLimits
+from rollbook.tasks.runtimes.base import Runtime
+from rollbook.tasks.scoring import score
+from rollbook.tasks.task import Task
+from rollbook.tasks.timing import Stages
+from rollbook.tasks.turns import Turns
+from rollbook.traces.calls import CallError
+from rollbook.traces.storage import pack
+from rollbook.traces.trace import Trace, TraceError
+from rollbook_client.events import Event, MetricRecorded, RewardRecorded, TraceSaved
+from rollbook_client.statuses import RolloutErrorCategory
+
+__all__ = ["Rollout"]
+
+log = logging.getLogger(__name__)
+
+CLEAN_UP_SEC = 30.0
+"""What user code is given to clean up; a runtime's stop has limits of its own."""
+
+type _State = Literal["new", "open", "over", "closed"]
+
+
+class Rollout:
+    """A task, played by a harness in a runtime, seen by the interception endpoint.
+
+    ::
+
+        rollout = Rollout(task, data, harness, SubprocessRuntime, chat_completions_url=url)
+        try:
+            if await rollout.open():
+                await rollout.step()
+        finally:
+            trace = await rollout.close()
+
+    A runtime that is given ready-made is borrowed: it must be started, and stays so. A factory makes one that the
+    rollout owns. ``user`` says that somebody will drive the exchange with messages of their own. ``tell`` is called
+    with each event as it happens. Use it from one task at a time; whatever fails is in the trace, and only a
+    cancellation, and a borrowed runtime that its owner stopped, are raised.
+    """
+
+    def __init__(
+        self,
+        task: Task[Any],
+        data: TaskData,
+        harness: Harness,
+        runtime: Runtime | Callable[[], Runtime],
+        *,
+        chat_completions_url: str,
+        api_key: str | None = None,
+        limits: RolloutLimits | None = None,
+        user: bool = False,
+        rollout_id: str | None = None,
+        endpoint: Endpoint | None = None,
+        tell: Callable[[Event], None] = lambda _event: None,
+    ) -> None:
+        self.trace = Trace(rollout_id=rollout_id or data.id, task=data.to_json(), harness=harness.name)
+        self.data = data
+        self._task = task
+        self._harness = copy.copy(harness)
+        self._owned = None if isinstance(runtime, Runtime) else runtime
+        self._runtime = runtime if isinstance(runtime, Runtime) else None
+        self._url, self._api_key = chat_completions_url, api_key
+        self._user = user
+        self._endpoint = endpoint
+        self._tell = tell
+        self._given = Given(owner=task, data=data, trace=self.trace, state=task.new_state())
+        self._turns = Turns(self._given, task.hooks, limits=limits or RolloutLimits(), tell=tell)
+        self._stages = Stages(self.trace, tell)
+        self._budget = CumulativeBudget(data.timeouts.agent)
+        self._session: Session | None = None
+        self._prompt: list[MessageDict] = []
+        self._segments = 0
+        self._state: _State = "new"
+        self._failed = False
+        self._harness_ready = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether something went wrong so far; a stop is none."""
+        return self._failed
+
+    @property
+    def messages(self) -> list[MessageDict]:
+        """The conversation so far: the final branch, or what the program starts from."""
+        branch = self.trace.final_branch
+        return list(self._prompt if branch is None else branch.messages)
+
+    # Opening
+
+    async def open(self) -> bool:
+        """Bring up everything the program needs; False where that failed, and the trace says why.
+
+        Raises:
+            RuntimeStoppedError: the borrowed runtime has been stopped by its owner.
+            RuntimeError: it was opened before.
+        """
+        if self._state != "new":
+            raise RuntimeError("this rollout was opened before; make a new one for each run")
+        self._check_borrowed()
+        self._state = "open"
+        try:
+            await self._set_up()
+        except asyncio.CancelledError:
+            await self.abort()
+            raise
+        except StageError as error:
+            self._fail("setup" if self._runtime_started else "boot", error.failure, cause=error.__cause__)
+        if self._failed:
+            self._state = "over"
+            return False
+        self._stages.begin("agent")
+        return True
+
+    _runtime_started = False
+
+    async def _set_up(self) -> None:
+        if self.data.prompt is None and not self._user:
+            missing = TaskError("the task has no prompt, and no user opens the exchange; give TaskData a prompt")
+            self._record(trace_error("setup", missing, who="the task"))
+            return
+        await self._boot()
+        with self._stages.during("setup"):
+            deadline = SharedDeadline(self.data.timeouts.setup)
+            await _shared(deadline, "the task's set-up", lambda: self._task.setup(self.data, self._started))
+            self._harness_ready = True
+            await _shared(
+                deadline, "the harness's set-up", lambda: self._harness.setup(self._started, self.data)
+            )
+            await run_stage(self._connect, "opening the interception endpoint", limit_sec=None)
+            try:
+                self._prompt = await self._turns.hand_out(self.data.messages(), known=0)
+            except TaskError as error:
+                self._record(trace_error("setup", error, who="the task"))
+
+    async def _boot(self) -> None:
+        with self._stages.during("boot"):
+            if self._owned is not None:
+                self._runtime = self._owned()
+                await run_stage(self._runtime.start, "the runtime's start", limit_sec=None)
+            self._runtime_started = True
+            self._given.runtime = self._runtime
+
+    async def _connect(self) -> None:
+        endpoint = self._endpoint or await shared_endpoint()
+        self._session = endpoint.open(self._url, self._api_key, self._turns)
+        await self._started.allow(self.data.network, keep=[("127.0.0.1", endpoint.port)])
+
+    @property
+    def _started(self) -> Runtime:
+        assert self._runtime is not None
+        return self._runtime
+
+    # Stepping
+
+    async def step(self, messages: Sequence[MessageDict] | None = None) -> bool:
+        """Run the program until it yields; `messages` are a user's, added to the conversation.
+
+        False once the exchange is over: it has failed, was stopped, brought no turn, or was not open.
+        """
+        if self._state != "open" or self._failed or self._turns.stopped:
+            return False
+        self._check_borrowed()
+        before = self.trace.num_turns
+        try:
+            await self._segment(list(messages or ()))
+        except asyncio.CancelledError:
+            await self.abort()
+            raise
+        if self._failed or self._turns.stopped or self.trace.num_turns == before:
+            self._state = "over"
+            return False
+        return True
+
+    async def _segment(self, new: list[MessageDict]) -> None:
+        try:
+            conversation = await self._conversation(new)
+        except TaskError as error:
+            self._record(trace_error("agent", error, who="the task"))
+            return
+        self._segments += 1
+        turns = self.trace.num_turns
+        failure: StageError | None = None
+        said: list[MessageDict] | None = None
+        spent_sec = self._budget.spent_sec
+        try:
+            with self._budget.running():
+                said = await run_stage(
+                    lambda: self._harness.run(self._exchange(conversation)),
+                    "the agent",
+                    limit_sec=self._budget.limit_sec,
+                    queued_sec=spent_sec,
+                )
+        except StageError as error:
+            failure = error
+        if said and self.trace.num_turns == turns and not self.trace.calls:
+            self.trace.commit_prompt(said)
+        self._judge_segment(failure)
+
+    async def _conversation(self, new: list[MessageDict]) -> list[MessageDict]:
+        if self._segments and not self._harness.resumes:
+            raise TaskError(f"the harness {self._harness.name} cannot take up a conversation again")
+        so_far = self.messages
+        if not new:
+            return so_far
+        conversation = await self._turns.hand_out([*so_far, *new], known=len(so_far))
+        if not self.trace.calls:
+            self._prompt = conversation
+        return conversation
+
+    def _exchange(self, messages: list[MessageDict]) -> Exchange:
+        assert self._session is not None
+        return Exchange(
+            data=self.data,
+            messages=messages,
+            base_url=self._session.base_url,
+            chat_url=self._session.chat_url,
+            api_key=self._session.secret,
+            runtime=self._started,
+            toolsets=tuple(self._task.toolsets),
+            remaining_sec=self._budget.remaining_sec(),
+        )
+
+    def _judge_segment(self, failure: StageError | None) -> None:
+        """Say what went wrong in a segment, the true cause first: time, then a hook, then the model, then the program."""
+        call = self._turns.failed_call
+        if self._budget.exceeded:
+            limit = self._budget.limit_sec or 0.0
+            waiting = f"; its last model call: {call.error.message}" if call is not None and call.error else ""
+            late = Failure(f"the agent exceeded its budget of {limit:g}s{waiting}", RolloutErrorCategory.TIMEOUT)
+            self._fail("agent", late, name="TimeoutError")
+        elif self._turns.stopped:
+            return
+        elif self._turns.task_error is not None:
+            self._record(trace_error("agent", self._turns.task_error, who="the task"))
+        elif call is not None and call.error is not None:
+            self._fail("agent", _call_failure(call.error), name="ModelCallError")
+            if failure is not None:
+                self._fail("agent", failure.failure, cause=failure.__cause__)
+        elif failure is not None:
+            self._fail("agent", failure.failure, cause=failure.__cause__)
+
+    # Ending
+
+    async def close(self, *, scored: bool = True) -> Trace:
+        """Finalize, score and free everything; the trace, also when called again.
+
+        ``scored=False`` leaves finalize and scores out. Raises ``RuntimeStoppedError``, with everything else freed,
+        where the borrowed runtime has been stopped by its owner.
+        """
+        if self._state == "closed":
+            return self.trace
+        opened, self._state = self._state != "new", "closed"
+        try:
+            await self._wind_down()
+            lost = self._borrowed_is_stopped()
+            if scored and opened and not self._failed and not lost:
+                await self._finalize_and_score()
+        except asyncio.CancelledError:
+            await self._free()
+            raise
+        await self._free()
+        self.trace.ok = not self._failed
+        self._save()
+        if lost:
+            self._check_borrowed()
+        return self.trace
+
+    async def abort(self) -> None:
+        """Free everything at once, unscored: for cancellations. Does nothing after `close`."""
+        if self._state == "closed":
+            return
+        self._state = "closed"
+        self._failed = True
+        with suppress(asyncio.CancelledError):  # our caller raises its own
+            await self._free()
+
+    async def _wind_down(self) -> None:
+        """End the program's session and the endpoint's; what was generated stays whatever fails here."""
+        self._stages.end("agent")
+        try:
+            await run_stage(self._harness.close, "closing the harness", limit_sec=CLEAN_UP_SEC)
+        except StageError as error:
+            log.warning("rollout %s: %s; its trajectory is kept", self.trace.rollout_id, error)
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await to_the_end(session.close())
+
+    async def _finalize_and_score(self) -> None:
+        timeouts = self.data.timeouts
+        try:
+            with self._stages.during("finalize"):
+                await run_stage(
+                    lambda: self._task.finalize(self.data, self._started, self.trace),
+                    "finalize",
+                    limit_sec=timeouts.finalize,
+                )
+        except StageError as error:
+            self._fail("finalize", error.failure, cause=error.__cause__)
+            return
+        try:
+            with self._stages.during("scoring"):
+                await run_stage(self._score, "scoring", limit_sec=timeouts.scoring)
+        except StageError as error:
+            self._fail("scoring", error.failure, cause=error.__cause__)
+        finally:
+            self._tell_scores()
+
+    async def _score(self) -> None:
+        errors = await score(self._given, self._task, self._harness)
+        for error in errors:
+            self._record(error)
+
+    def _tell_scores(self) -> None:
+        for name, value in self.trace.metrics.items():
+            self._tell(MetricRecorded(attempt=0, name=name, value=value))
+        for name, value in self.trace.rewards.items():
+            weight = self.trace.weights.get(name, 1.0)
+            self._tell(RewardRecorded(attempt=0, name=name, value=value, weight=weight))
+
+    async def _free(self) -> None:
+        await to_the_end(self._free_all())
+
+    async def _free_all(self) -> None:
+        self._stages.end_all()
+        await self._disconnect()
+        if self._harness_ready:
+            self._harness_ready = False
+            try:
+                await run_stage(self._harness.clean_up, "the harness's clean-up", limit_sec=CLEAN_UP_SEC)
+            except StageError as error:
+                log.warning("rollout %s: %s", self.trace.rollout_id, error)
+        if self._owned is not None and self._runtime is not None:
+            runtime, self._runtime = self._runtime, None
+            try:
+                await runtime.stop()
+            except Exception:
+                log.exception("rollout %s: its runtime could not be stopped", self.trace.rollout_id)
+
+    def _save(self) -> None:
+        written = dumps(self.trace)
+        packed = base64.b64encode(zlib.compress(written, COMPRESSION)).decode("ascii")
+        self._tell(TraceSaved(attempt=0, version=self.trace.version, size_bytes=len(written), data=packed))
+
+    # What went wrong
+
+    def _borrowed_is_stopped(self) -> bool:
+        return self._owned is None and self._runtime is not None and self._runtime.stopped
+
+    def _check_borrowed(self) -> None:
+        if self._borrowed_is_stopped():
+            raise RuntimeStoppedError(
+                "the borrowed runtime has been stopped by its owner; keep it until its borrowers have closed"
+            )
+
+    def _fail(self, stage: str, failure: Failure, *, name: str | None = None, cause: BaseException | None = None) -> None:
+        kind = name or ("TimeoutError" if cause is None else type(cause).__name__)
+        self._record(TraceError(stage=stage, type=kind, message=failure.message, category=failure.category.value))
+
+    def _record(self, error: TraceError) -> None:
+        self._failed = True
+        self.trace.errors.append(error)
+
+
+async def _shared(deadline: SharedDeadline, who: str, step: Callable[[], Awaitable[None]]) -> None:
+    """Run a step of the set-up, which has what is left of the deadline."""
+    try:
+        await run_stage(step, who, limit_sec=deadline.remaining_sec())
+    except StageError as error:
+        if deadline.expired and error.__cause__ is None:
+            text = f"{who} ended the {deadline.limit_sec:g}s that the set-up of task and harness share"
+            raise StageError(Failure(text, RolloutErrorCategory.TIMEOUT)) from None
+        raise
+
+
+def _call_failure(error: CallError) -> Failure:
+    category = RolloutErrorCategory.TIMEOUT if error.kind == "timeout" else RolloutErrorCategory.HTTP_ERROR
+    return Failure(f"a model call failed: {error.message}", category)

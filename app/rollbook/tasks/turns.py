@@ -1,0 +1,212 @@
+"""What a rollout decides about each of its model calls: limits, interceptors, stops, and what is written down of it.
+
+For every turn, in this order: a rollout that has stopped takes none; the four limits; the stops that look at the
+trace; then the interceptors and the stops of the request. For every answer: its interceptors, then the turn is
+committed, then its stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import msgspec
+
+from rollbook.interception.messages import Refused, Request, Response
+from rollbook.sdk.values import MessageDict
+from rollbook.tasks.arguments import Given
+from rollbook.tasks.errors import TaskError
+from rollbook.tasks.hooks import HookSet
+from rollbook.tasks.limits import RolloutLimits
+from rollbook.tasks.running import first_stop, run_request_interceptors, run_response_interceptors
+from rollbook.traces.calls import ModelCall
+from rollbook.traces.matching import MessageKeys
+from rollbook.traces.trace import Rewrite, Trace
+from rollbook_client.events import Event, ExchangeStopped, MessageRewritten, ModelCalled
+
+__all__ = ["Turns", "called"]
+
+
+class Turns:
+    """The call policy of one rollout. Calls may overlap; everything happens on one event loop."""
+
+    def __init__(
+        self,
+        given: Given,
+        hooks: HookSet,
+        *,
+        limits: RolloutLimits,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self.trace: Trace = given.trace
+        self.task_error: TaskError | None = None
+        """The first mistake of a hook; from then on no turn is served."""
+        self.failed_call: ModelCall | None = None
+        """The last call that failed, unless a later one brought an answer."""
+        self._given = given
+        self._hooks = hooks
+        self._limits = limits
+        self._tell = tell
+        self._in_flight = 0
+        self._keys = MessageKeys()
+        self._handed_out: set[Hashable] = set()
+        """Messages of users that passed the interceptors before the program had them."""
+        self._rewritten: dict[tuple[int, Hashable], MessageDict] = {}
+        """What became of a message, by its place and what the program sent: its history goes on having the old one."""
+
+    @property
+    def needs_whole_answer(self) -> bool:
+        """Whether a hook may change or refuse an answer."""
+        return self._hooks.rewrites_responses
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a limit or a stop has ended the exchange."""
+        return self.trace.stop_condition is not None
+
+    async def hand_out(self, messages: Sequence[MessageDict], *, known: int) -> list[MessageDict]:
+        """Pass messages that go to the program through the request interceptors; the first `known` have been there.
+
+        Raises:
+            TaskError: an interceptor broke a rule.
+        """
+        request = Request(messages=list(messages))
+        new = frozenset(range(known, len(messages)))
+        handed = await self._intercepted(request, new)
+        self._handed_out.update(self._keys.of(message) for message in handed.messages[known:])
+        return handed.messages
+
+    async def before(self, request: Request) -> Request:
+        """See `CallPolicy.before`."""
+        self._refuse_if_over()
+        limit = self._limits.reached(self.trace)
+        if limit is None and self._turns_are_out():
+            limit = "max_turns"
+        if limit is not None:
+            self._stop(limit)
+        async with _Blaming(self):
+            if name := await first_stop(self._hooks.trace_stops, self._given):
+                self._stop(name)
+            request = await self._intercept_new(request)
+            if name := await first_stop(self._hooks.request_stops, self._given, boundary=request):
+                self.trace.commit_prompt(request.messages)
+                self._stop(name)
+        # Another call of this rollout may have ended the exchange while the hooks ran.
+        self._refuse_if_over()
+        self._in_flight += 1
+        return request
+
+    async def answered(self, request: Request, response: Response, call: ModelCall) -> Response:
+        """See `CallPolicy.answered`."""
+        try:
+            self.failed_call = None
+            async with _Blaming(self):
+                response, rewrites = await run_response_interceptors(
+                    self._hooks.response_interceptors, response, self._given
+                )
+                committed = self._commit(request, response, call)
+                for rewrite in rewrites:
+                    self._note(msgspec.structs.replace(rewrite, call=committed.number))
+                if name := await first_stop(self._hooks.response_stops, self._given, boundary=response):
+                    self._stop(name)
+        finally:
+            self._in_flight -= 1
+        return response
+
+    def failed(self, request: Request, call: ModelCall) -> None:
+        """See `CallPolicy.failed`."""
+        self._in_flight -= 1
+        # Its prompt stays out of the graph: what was never answered is no branch.
+        call = self.trace.commit_call(call, None, None)
+        self._tell(called(call))
+        self.failed_call = call
+
+    def _refuse_if_over(self) -> None:
+        if self.trace.stop_condition is not None:
+            raise Refused(self.trace.stop_condition)
+        if self.task_error is not None:
+            raise Refused(self.task_error.hook or "error of the task")
+
+    def _turns_are_out(self) -> bool:
+        """Whether the turns that are on their way take all that are left."""
+        limit = self._limits.max_turns
+        return limit is not None and self.trace.num_turns + self._in_flight >= limit
+
+    def _stop(self, name: str) -> None:
+        if self.trace.stop_condition is None:
+            self.trace.stop_condition = name
+            self._tell(ExchangeStopped(attempt=0, condition=name))
+        raise Refused(name)
+
+    async def _intercepted(self, request: Request, new: frozenset[int]) -> Request:
+        request, rewrites = await run_request_interceptors(
+            self._hooks.request_interceptors, request, self._given, new=new
+        )
+        for rewrite in rewrites:
+            self._note(rewrite)
+        return request
+
+    async def _intercept_new(self, sent: Request) -> Request:
+        """Pass what nobody has seen yet through the interceptors: what is neither in the graph nor handed out by us."""
+        messages = [self._rewritten.get(self._place(*item), item[1]) for item in enumerate(sent.messages)]
+        new = frozenset(
+            index
+            for index in range(self.trace.graph.known(messages), len(messages))
+            if self._keys.of(messages[index]) not in self._handed_out
+            and self._place(index, sent.messages[index]) not in self._rewritten
+        )
+        request = await self._intercepted(msgspec.structs.replace(sent, messages=messages), new)
+        for index in new:
+            if request.messages[index] is not messages[index]:
+                self._rewritten[self._place(index, sent.messages[index])] = request.messages[index]
+        return request
+
+    def _place(self, index: int, message: MessageDict) -> tuple[int, Hashable]:
+        return index, self._keys.of(message)
+
+    def _commit(self, request: Request, response: Response, call: ModelCall) -> ModelCall:
+        prompt = self.trace.commit_prompt(request.messages)
+        call = self.trace.commit_call(call, response.message, prompt)
+        self._tell(called(call))
+        return call
+
+    def _note(self, rewrite: Rewrite) -> None:
+        rewrites = self.trace.request_rewrites if rewrite.side == "request" else self.trace.response_rewrites
+        rewrites.append(rewrite)
+        self._tell(MessageRewritten(attempt=0, hook=rewrite.hook, side=rewrite.side, call=rewrite.call))
+
+
+class _Blaming:
+    """A mistake of a hook ends the exchange: it is kept for the rollout, and the program is refused."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, TaskError):
+            if self._turns.task_error is None:
+                self._turns.task_error = error
+            raise Refused(error.hook or "error of the task") from error
+
+
+def called(call: ModelCall) -> ModelCalled:
+    """The event for a call, with what questions in SQL are asked about; the messages are in the trace."""
+    usage, error = call.usage, call.error
+    return ModelCalled(
+        attempt=0,
+        call=call.number,
+        model=call.model,
+        started_at=call.started_at,
+        ended_at=call.ended_at,
+        first_chunk_at=call.first_chunk_at,
+        streamed=call.streamed,
+        input_tokens=None if usage is None else usage.input_tokens,
+        output_tokens=None if usage is None else usage.output_tokens,
+        cached_input_tokens=None if usage is None else usage.cached_input_tokens,
+        finish_reason=call.finish_reason,
+        error_kind=None if error is None else error.kind,
+        error=None if error is None else error.message,
+        purpose=call.purpose,
+    )
