@@ -231,9 +231,7 @@ def _record(state: RolloutState | None, facts: Facts, command: cmd.Record, now: 
             case ev.RewardRecorded() | ev.MetricRecorded():
                 if not unscored:
                     events.append(replace(event, attempt=state.attempt, scoring=0))
-            case (
-                ev.StageTimed() | ev.ModelCalled() | ev.ExchangeStopped() | ev.MessageRewritten() | ev.TraceSaved()
-            ):
+            case ev.StageTimed() | ev.ModelCalled() | ev.ExchangeStopped() | ev.MessageRewritten() | ev.TraceSaved():
                 events.append(replace(event, attempt=state.attempt))
             case _:
                 return NotForRecord(event.TYPE)

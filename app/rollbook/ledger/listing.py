@@ -20,8 +20,8 @@ class RolloutView(msgspec.Struct, frozen=True, gc=False):
     """A rollout's row with what it was asked and what it brought, without its lease's digest and its chain's head.
 
     ``active``: not over, or over with an attempt that still cleans up. ``reward`` is the weighted sum of the last
-    attempt's rewards by its last scoring, null where there is none. ``label`` and ``err_message`` are at most 8 kB; the events keep them
-    whole.
+    attempt's rewards by its last scoring, null where there is none. ``label`` and ``err_message`` are at most 8 kB; the
+    events keep them whole.
     """
 
     number: int

@@ -25,7 +25,7 @@ from rollbook_client.events import Phase
 from .memory import Marks
 from .runners import UNBOUNDED_SLOTS, Deadline
 from .settings import SETTINGS_VARIABLE, RunnerSettings
-from .wire import Assignment, Broken, Cancel, Entered, Finished, FramePipe, Ready, Shutdown, ToScheduler
+from .wire import Assignment, Broken, Cancel, Entered, Finished, FramePipe, Ready, Recorded, Shutdown, ToScheduler
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class ChildEvents(msgspec.Struct):
     ready: Callable[[Child], None]
     broken: Callable[[str], None]
     entered: Callable[[int, Phase], None]
+    recorded: Callable[[Recorded], None]
     finished: Callable[[Finished], None]
     died: Callable[[Child], None]
 
@@ -173,6 +174,9 @@ class Child:
                     self._events.finished(message)
             case Entered():
                 self._enter(message.key, message.phase, loop.time())
+            case Recorded():
+                if message.key in self.running:
+                    self._events.recorded(message)
             case Ready():
                 self.slots = UNBOUNDED_SLOTS if message.max_concurrent is None else message.max_concurrent
                 self.is_ready = True

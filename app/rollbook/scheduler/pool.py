@@ -13,7 +13,7 @@ from rollbook_client.events import Phase, StageSpan
 from .child import Child, ChildEvents, Running
 from .loops import FIRST_BACKOFF_SEC, LONGEST_BACKOFF_SEC, Loop
 from .runners import Deadline, Lost, Reports
-from .wire import Assignment, Finished
+from .wire import Assignment, Finished, Recorded
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class ChildPool:
             await self._spawn()
 
     async def _spawn(self) -> None:
-        events = ChildEvents(self._ready, self._broken, self._entered, self._finished, self._died)
+        events = ChildEvents(self._ready, self._broken, self._entered, self._recorded, self._finished, self._died)
         settings = self._settings
         child = Child(settings.entrypoint, events, max_concurrent=settings.max_concurrent, memory=settings.memory_bytes)
         try:
@@ -135,6 +135,9 @@ class ChildPool:
 
     def _entered(self, key: int, phase: Phase) -> None:
         self._tell().entered(key, phase)
+
+    def _recorded(self, message: Recorded) -> None:
+        self._tell().recorded(message)
 
     def _finished(self, report: Finished) -> None:
         self._tell().finished(report)

@@ -8,7 +8,7 @@ import msgspec
 
 from rollbook_client.events import Phase
 
-from .wire import Assignment, Finished
+from .wire import Assignment, Finished, Recorded
 
 UNBOUNDED_SLOTS = 10_000
 """Slots of a runner whose backend sets no bound."""
@@ -27,6 +27,9 @@ class Reports(Protocol):
 
     def entered(self, key: int, phase: Phase) -> None:
         """The execution entered a phase."""
+
+    def recorded(self, message: Recorded) -> None:
+        """The execution records something of itself."""
 
     def finished(self, report: Finished) -> None:
         """The execution is over and its slot is free."""

@@ -18,7 +18,7 @@ from rollbook.ledger.reader import Work
 from rollbook.ledger.refusals import LedgerUnavailable, SchedulerGone
 from rollbook.ledger.secrets import SecretKeyError
 from rollbook.settings import SchedulerSettings
-from rollbook_client.events import Phase, StageSpan
+from rollbook_client.events import Phase
 from rollbook_projections import RolloutState
 
 from .attempts import Attempt, Attempts
@@ -26,10 +26,11 @@ from .loops import Loop
 from .member import SchedulerMember
 from .preparing import prepared
 from .recording import Recorder
+from .records import RecordError, shifted, shifted_spans, unpacked
 from .runners import Lost, RunnerPool
 from .shares import Shares
 from .sweeps import Sweeper
-from .wire import Finished
+from .wire import Finished, Recorded
 
 log = logging.getLogger(__name__)
 
@@ -207,6 +208,22 @@ class Scheduler:
         if attempt is not None:
             self._recorder.record(cmd.EnterPhase(attempt.rollout_id, attempt.attempt, attempt.scheduler, phase))
 
+    def recorded(self, message: Recorded) -> None:
+        """An execution records something of itself."""
+        attempt = self._attempts.get(message.key)
+        if attempt is None:
+            return
+        skew = self._ledger.skew_us()
+        events = []
+        for record in message.records:
+            try:
+                events.append(shifted(unpacked(record), skew))
+            except RecordError as error:
+                log.error("rollout %s: a record is lost: %s", attempt.rollout_id, error, extra=attempt.about)
+        self._recorder.note(
+            cmd.Record(attempt.rollout_id, attempt.attempt, attempt.scheduler, tuple(events)), key=message.key
+        )
+
     def finished(self, report: Finished) -> None:
         """An execution is over: record how."""
         attempt = self._attempts.get(report.key)
@@ -230,17 +247,12 @@ class Scheduler:
                 trajectory_saved=report.trajectory_saved,
                 err_message=report.err_message,
                 err_category=report.err_category,
-                spans=(attempt.queued, *self._as_the_ledger_counts(report.spans)),
+                spans=(attempt.queued, *shifted_spans(report.spans, self._ledger.skew_us())),
                 rewards=rewards,
                 metrics=tuple(cmd.Score(name, value) for name, value in report.metrics.items()),
             ),
             ends=report.key,
         )
-
-    def _as_the_ledger_counts(self, spans: tuple[StageSpan, ...]) -> tuple[StageSpan, ...]:
-        """A runner's spans, which are its host's time, by the clock that everything else in the ledger goes by."""
-        skew = self._ledger.skew_us()
-        return tuple(StageSpan(span.stage, span.started_at + skew, span.ended_at + skew) for span in spans)
 
     def lost(self, loss: Lost) -> None:
         """An execution is gone: give its rollout back."""
@@ -327,6 +339,7 @@ class Scheduler:
         for attempt in self._attempts.unreported():
             self._pool.cancel(attempt.key)
             self._attempts.forget(attempt.key)
+            self._recorder.forget(attempt.key)
 
     async def _reconcile(self) -> None:
         """Compare our attempts with the ledger's: what the feed tells is a hint, and a claim's answer can be lost."""

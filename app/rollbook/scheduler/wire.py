@@ -61,6 +61,16 @@ class Entered(msgspec.Struct, frozen=True, tag="entered", array_like=True):
     phase: Phase
 
 
+class Recorded(msgspec.Struct, frozen=True, tag="recorded", array_like=True):
+    """Runner to scheduler: what the execution records of itself, each a type and its fields (see `records`).
+
+    All of an execution's records are sent before its `Finished`.
+    """
+
+    key: int
+    records: tuple[tuple[str, bytes], ...]
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
     """Runner to scheduler: the execution is over and cleaned up. ``phases`` are those not reported before."""
 
@@ -79,7 +89,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
 
 
 ToRunner = Assignment | Cancel | Shutdown
-ToScheduler = Ready | Broken | Entered | Finished
+ToScheduler = Ready | Broken | Entered | Recorded | Finished
 
 
 class FrameTooLongError(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -11,18 +12,20 @@ import msgspec
 
 from rollbook.backends.base import ExecutionBackend, ExecutionRequest
 from rollbook.backends.failures import failure_of
-from rollbook.backends.scrub import scrub, secret_texts
+from rollbook.backends.scrub import SecretTexts, scrub, secret_texts
 from rollbook.backends.settle import SettledResult, settle
 from rollbook.logformat import about
-from rollbook.scheduler.wire import Assignment, Entered, Finished, ToScheduler
+from rollbook.scheduler.records import PackedRecord, RecordError, packed
+from rollbook.scheduler.wire import Assignment, Entered, Finished, Recorded, ToScheduler
 from rollbook.sdk.context import RolloutContext
 from rollbook.sdk.span import StageSpan as TimedStage
-from rollbook_client.events import Phase, StageSpan
+from rollbook_client.events import Event, ModelCalled, Phase, StageSpan
 from rollbook_client.jsons import loads
 from rollbook_client.statuses import RolloutStatus
 
 from .logs import SecretRegistry, running_about
 from .marks import current_key
+from .records import Records
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +84,7 @@ class Executor:
         self._emit = emit
         self._executions: dict[int, _Execution] = {}
         self._ids: dict[int, str] = {}
+        self._records = Records(self._tell_records)
 
     def start(self, assignment: Assignment) -> None:
         """Begin an execution; its end is reported in any case."""
@@ -133,16 +137,23 @@ class Executor:
         key = assignment.key
         parts = secret_texts(assignment.chat_completions_url, assignment.llm_api_key)
         self._secrets.add(key, parts)
+
+        def take(records: list[PackedRecord]) -> None:
+            if key in self._executions:  # else by a thread that outlived its execution
+                self._records.add(key, records)
+
         ctx = RolloutContext(
             assignment.chat_completions_url,
             assignment.llm_api_key,
             rollout_id=assignment.rollout_id,
             on_phase=lambda phase: self._entered(key, execution, phase),
+            on_record=_recorder(asyncio.get_running_loop(), assignment.rollout_id, parts, take),
         )
         try:
             settled, spans = await self._execute(assignment, execution, ctx)
         finally:
             self._secrets.remove(key)
+            self._records.flush(key)
             del self._executions[key]
             del self._ids[key]
         for warning in settled.warnings:
@@ -204,11 +215,50 @@ class Executor:
             loop = asyncio.get_running_loop()
             execution.timer = loop.call_later(PHASE_DELAY_SEC, self._tell_phases, key, execution)
 
+    def _tell_records(self, key: int, records: tuple[PackedRecord, ...]) -> None:
+        self._tell_phases(key, self._executions[key])  # what is recorded belongs to a phase that was entered
+        self._emit(Recorded(key, records))
+
     def _tell_phases(self, key: int, execution: _Execution) -> None:
-        execution.timer = None
+        if execution.timer is not None:
+            execution.timer.cancel()
+            execution.timer = None
         for phase in execution.phases:
             self._emit(Entered(key, phase))
         execution.phases.clear()
+
+
+def _recorder(
+    loop: asyncio.AbstractEventLoop, rollout_id: str, parts: SecretTexts, take: Callable[[list[PackedRecord]], None]
+) -> Callable[[tuple[Event, ...]], None]:
+    """What a rollout records with, on any thread: without its secrets, handed to ``take`` on the loop."""
+
+    def record(events: tuple[Event, ...]) -> None:
+        records = []
+        for event in events:
+            try:
+                records.append(packed(_scrubbed(event, parts)))
+            except RecordError as error:
+                # Whoever records has other things to do than to mind what it is worth.
+                log.error("rollout %s: a record is lost: %s", rollout_id, scrub(str(error), parts))
+        try:
+            on_loop = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            on_loop = False
+        if on_loop:
+            take(records)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: its executions have ended
+                loop.call_soon_threadsafe(take, records)
+
+    return record
+
+
+def _scrubbed(event: Event, parts: SecretTexts) -> Event:
+    """Error texts quote URLs and keys; everything else is the author's own."""
+    if isinstance(event, ModelCalled) and isinstance(event.error, str):
+        return msgspec.structs.replace(event, error=scrub(event.error, parts))
+    return event
 
 
 def _ended(status: RolloutStatus) -> Any:

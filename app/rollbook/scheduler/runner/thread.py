@@ -19,7 +19,7 @@ import msgspec
 from rollbook.backends.base import ExecutionBackend
 from rollbook.scheduler.loops import FIRST_BACKOFF_SEC, LONGEST_BACKOFF_SEC
 from rollbook.scheduler.runners import UNBOUNDED_SLOTS, Deadline, Lost, Reports
-from rollbook.scheduler.wire import Assignment, Entered, Finished, ToScheduler
+from rollbook.scheduler.wire import Assignment, Entered, Finished, Recorded, ToScheduler
 
 from .executor import Executor
 from .logs import SecretRegistry
@@ -175,6 +175,8 @@ class ThreadPool:
         assert self._reports is not None
         if isinstance(message, Entered):
             self._reports.entered(message.key, message.phase)
+        elif isinstance(message, Recorded) and message.key in self._running:
+            self._reports.recorded(message)
         elif isinstance(message, Finished) and message.key in self._running:
             self._running.discard(message.key)
             self._reports.finished(message)
