@@ -7,7 +7,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ from rollbook.tasks.data import TaskData
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.traces.trace import Trace
 
-__all__ = ["Given", "Missing", "Parameter", "Source", "arguments_of", "parameters_of"]
+__all__ = ["Given", "Missing", "Parameter", "Source", "arguments_of", "parameters_of", "tool_parameters"]
 
 type Source = Literal["data", "trace", "runtime", "state", "request", "response"]
 
@@ -62,7 +62,16 @@ class Parameter(Struct, frozen=True):
 
 
 class _Unresolved(Struct, frozen=True):
+    """An annotation whose names cannot be found."""
+
     text: str
+
+
+class _Absent:
+    """Stands for no annotation; None is one."""
+
+
+_ABSENT: Final = _Absent()
 
 
 def parameters_of(function: Callable[..., Any], *, who: str, state_type: object = None) -> tuple[Parameter, ...]:
@@ -71,34 +80,49 @@ def parameters_of(function: Callable[..., Any], *, who: str, state_type: object 
     Raises ``TypeError``, beginning with `who`, for a parameter that nothing fits.
     """
     found: list[Parameter] = []
-    target = inspect.unwrap(function)
-    own, *parameters = _signature(function).parameters.values() or [None]
-    if own is None:
+    parameters = list(_signature(function).parameters.values())
+    if not parameters:
         raise TypeError(f"{who} takes no self; make that its first parameter")
-    for parameter in parameters:
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise TypeError(f"{who} takes {parameter}; write out the parameters that it needs")
-        annotated = parameter.annotation is not parameter.empty
-        hint = _resolved(parameter.annotation, target) if annotated else None
-        source = _source(hint, state_type=state_type) if annotated else None
+    for parameter in parameters[1:]:
+        hint = _hint(parameter, function, who=who)
+        source = _source(hint, state_type=state_type)
         typed = source is not None
         if source is None and parameter.name in BY_NAME:
             source = cast("Source", parameter.name)
-        if source is None:
-            if parameter.default is not parameter.empty:
-                continue
-            raise TypeError(f"{who} {_complaint(parameter.name, hint, annotated=annotated)}")
-        optional = parameter.default is None or (annotated and _takes_none(hint))
-        found.append(
-            Parameter(
-                parameter.name,
-                source,
-                optional=optional,
-                typed=typed,
-                positional_only=parameter.kind is parameter.POSITIONAL_ONLY,
-            )
-        )
+        if source is not None:
+            found.append(_parameter(parameter, source, hint=hint, typed=typed))
+        elif parameter.default is parameter.empty:
+            raise TypeError(f"{who} {_complaint(parameter.name, hint)}")
     return tuple(found)
+
+
+def tool_parameters(
+    function: Callable[..., Any], *, who: str
+) -> tuple[tuple[Parameter, ...], dict[str, tuple[Any, Any]]]:
+    """What a rollout gives to a function that is a tool, and the types and defaults of what the model gives.
+
+    The rollout's are those annotated as TaskData, Runtime or Trace, and one named `state` without annotation: the
+    other names may well be the model's. Raises ``TypeError``, beginning with `who`, for a parameter that neither can
+    give.
+    """
+    found: list[Parameter] = []
+    own: dict[str, tuple[Any, Any]] = {}
+    for parameter in _signature(function).parameters.values():
+        hint = _hint(parameter, function, who=who)
+        source = _source(hint, state_type=None)
+        if hint is _ABSENT and parameter.name == "state":
+            source = "state"
+        if source in ("request", "response"):
+            raise TypeError(f"{who} asks for a {source.title()}; a tool is called between model calls, without one")
+        if source is not None:
+            found.append(_parameter(parameter, source, hint=hint, typed=hint is not _ABSENT))
+        elif hint is _ABSENT or isinstance(hint, _Unresolved):
+            raise TypeError(f"{who} {_complaint(parameter.name, hint)}")
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            raise TypeError(f"{who} takes {parameter.name!r} by position only; the model gives arguments by name")
+        else:
+            own[parameter.name] = (hint, parameter.default)
+    return tuple(found), own
 
 
 def arguments_of(
@@ -142,6 +166,7 @@ def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
 
     # One at a time, so that a name which is there for type checkers only spoils no other parameter.
     probe.__annotations__ = {"parameter": text}
+    function = getattr(function, "__func__", function)
     names = getattr(function, "__globals__", {})
     for known in (names, _OURS | names):
         try:
@@ -149,6 +174,25 @@ def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
         except (NameError, AttributeError, TypeError, SyntaxError):
             continue
     return _Unresolved(text)
+
+
+def _hint(parameter: inspect.Parameter, function: Callable[..., Any], *, who: str) -> Any:
+    """The type a parameter is annotated with, `_ABSENT` where it is not."""
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise TypeError(f"{who} takes {parameter}; write out the parameters that it needs")
+    if parameter.annotation is parameter.empty:
+        return _ABSENT
+    return _resolved(parameter.annotation, inspect.unwrap(function))
+
+
+def _parameter(parameter: inspect.Parameter, source: Source, *, hint: Any, typed: bool) -> Parameter:
+    return Parameter(
+        parameter.name,
+        source,
+        optional=parameter.default is None or _takes_none(hint),
+        typed=typed,
+        positional_only=parameter.kind is parameter.POSITIONAL_ONLY,
+    )
 
 
 def _source(hint: Any, *, state_type: object) -> Source | None:
@@ -189,12 +233,9 @@ def _takes_none(hint: Any) -> bool:
     return _is_union(hint) and type(None) in get_args(hint)
 
 
-def _complaint(name: str, hint: Any, *, annotated: bool) -> str:
-    if not annotated:
-        return (
-            f"has no annotation for {name!r}; write {name}: Request, Response or Trace, "
-            f"or name it {', '.join(sorted(BY_NAME))}"
-        )
+def _complaint(name: str, hint: Any) -> str:
+    if hint is _ABSENT:
+        return f"has no annotation for {name!r}; annotate it, for example {name}: Request, Response or Trace"
     if isinstance(hint, _Unresolved):
         return (
             f"annotates {name!r} as {hint.text!r}, which cannot be resolved; "

@@ -1,4 +1,4 @@
-"""What one task consists of: its id and prompt, how long its stages may take, what it may use, and fields of its own."""
+"""What one task consists of: id and prompt, how long stages may take, what it may use, and fields of its own."""
 
 from __future__ import annotations
 
@@ -170,7 +170,8 @@ class TaskData(Struct, frozen=True, kw_only=True):
         """
         who = type(self).__name__
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "extra"}
-        return {name: _as_json(value, f"{who}.{name}") for name, value in fields.items()} | plain(self.extra)
+        made = {name: _as_json(value, f"{who}.{name}") for name, value in fields.items()}
+        return {**made, **plain(self.extra)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
