@@ -22,7 +22,5 @@ async def to_the_end[T](work: Coroutine[Any, Any, T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise cancelled from error
-        raise cancelled
+        raise cancelled from (None if task.cancelled() else task.exception())
     return task.result()

@@ -6,8 +6,10 @@ What a rollout decides about model calls is in turns.py, time in budget.py and t
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import logging
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -27,9 +29,10 @@ from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.scoring import score
 from rollbook.tasks.task import Task
 from rollbook.tasks.timing import Stages
+from rollbook.tasks.toolsets import ToolsetIndex
 from rollbook.tasks.turns import Turns
 from rollbook.traces.calls import CallError
-from rollbook.traces.storage import pack
+from rollbook.traces.storage import dumps
 from rollbook.traces.trace import Trace, TraceError
 from rollbook_client.events import Event, MetricRecorded, RewardRecorded, TraceSaved
 from rollbook_client.statuses import RolloutErrorCategory
@@ -40,6 +43,9 @@ log = logging.getLogger(__name__)
 
 CLEAN_UP_SEC = 30.0
 """What user code is given to clean up; a runtime's stop has limits of its own."""
+
+COMPRESSION = 3
+"""Of zlib: higher levels save a few per cent and take several times as long."""
 
 type _State = Literal["new", "open", "over", "closed"]
 
@@ -79,7 +85,7 @@ class Rollout:
     ) -> None:
         self.trace = Trace(rollout_id=rollout_id or data.id, task=data.to_json(), harness=harness.name)
         self.data = data
-        self._task = task
+        self._task = task.for_rollout()
         self._harness = copy.copy(harness)
         self._owned = None if isinstance(runtime, Runtime) else runtime
         self._runtime = runtime if isinstance(runtime, Runtime) else None
@@ -87,7 +93,8 @@ class Rollout:
         self._user = user
         self._endpoint = endpoint
         self._tell = tell
-        self._given = Given(owner=task, data=data, trace=self.trace, state=task.new_state())
+        self._given = Given(owner=self._task, data=data, trace=self.trace, state=self._task.state)
+        self._tools = ToolsetIndex([toolset.bound(self._given) for toolset in self._task.toolsets])
         self._turns = Turns(self._given, task.hooks, limits=limits or RolloutLimits(), tell=tell)
         self._stages = Stages(self.trace, tell)
         self._budget = CumulativeBudget(data.timeouts.agent)
@@ -147,9 +154,7 @@ class Rollout:
             deadline = SharedDeadline(self.data.timeouts.setup)
             await _shared(deadline, "the task's set-up", lambda: self._task.setup(self.data, self._started))
             self._harness_ready = True
-            await _shared(
-                deadline, "the harness's set-up", lambda: self._harness.setup(self._started, self.data)
-            )
+            await _shared(deadline, "the harness's set-up", lambda: self._harness.setup(self._started, self.data))
             await run_stage(self._connect, "opening the interception endpoint", limit_sec=None)
             try:
                 self._prompt = await self._turns.hand_out(self.data.messages(), known=0)
@@ -240,12 +245,12 @@ class Rollout:
             chat_url=self._session.chat_url,
             api_key=self._session.secret,
             runtime=self._started,
-            toolsets=tuple(self._task.toolsets),
+            tools=self._tools,
             remaining_sec=self._budget.remaining_sec(),
         )
 
     def _judge_segment(self, failure: StageError | None) -> None:
-        """Say what went wrong in a segment, the true cause first: time, then a hook, then the model, then the program."""
+        """Say what went wrong in a segment, the true cause first: time, a hook, the model, then the program."""
         call = self._turns.failed_call
         if self._budget.exceeded:
             limit = self._budget.limit_sec or 0.0
@@ -333,9 +338,10 @@ class Rollout:
             self._tell_scores()
 
     async def _score(self) -> None:
-        errors = await score(self._given, self._task, self._harness)
-        for error in errors:
+        for error in await score(self._given, self._task, self._harness):
             self._record(error)
+        for name, value in self._harness.measurements().items():
+            self.trace.metrics.setdefault(name, value)
 
     def _tell_scores(self) -> None:
         for name, value in self.trace.metrics.items():
@@ -379,7 +385,9 @@ class Rollout:
                 "the borrowed runtime has been stopped by its owner; keep it until its borrowers have closed"
             )
 
-    def _fail(self, stage: str, failure: Failure, *, name: str | None = None, cause: BaseException | None = None) -> None:
+    def _fail(
+        self, stage: str, failure: Failure, *, name: str | None = None, cause: BaseException | None = None
+    ) -> None:
         kind = name or ("TimeoutError" if cause is None else type(cause).__name__)
         self._record(TraceError(stage=stage, type=kind, message=failure.message, category=failure.category.value))
 

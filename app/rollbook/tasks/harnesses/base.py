@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 from msgspec import Struct
 
 from rollbook.sdk.values import MessageDict
 from rollbook.tasks.data import TaskData
+from rollbook.tasks.hooks import Hooked, Kind
 from rollbook.tasks.runtimes.base import Runtime
-from rollbook.tasks.toolsets import Toolset
+from rollbook.tasks.toolsets import ToolsetIndex
 
 __all__ = ["Exchange", "Harness", "HarnessError"]
 
@@ -34,22 +36,28 @@ class Exchange(Struct, kw_only=True):
     api_key: str
     runtime: Runtime
     model: str = "policy"
-    toolsets: tuple[Toolset, ...] = ()
+    tools: ToolsetIndex
+    """The task's tools, for harnesses that offer them."""
     remaining_sec: float | None = None
     """What is left of the agent's budget; the caller enforces it."""
 
 
-class Harness(ABC):
+class Harness(Hooked, ABC):
     """Runs the agent. Every rollout works with a shallow copy, so attributes set in `setup` are its own.
 
     Methods marked with `@metric` are its own signals, scored beside the task's.
     """
 
+    hook_kinds: ClassVar[frozenset[Kind]] = frozenset({"metric"})
     name: ClassVar[str] = "harness"
     resumes: ClassVar[bool] = False
     """Whether `run` may be called again, with the conversation so far; without it an exchange has one segment."""
 
-    async def setup(self, runtime: Runtime, data: TaskData) -> None:  # noqa: B027  # most need none
+    def measurements(self) -> Mapping[str, float]:
+        """Numbers that the program itself reported; recorded as metrics, unless the rollout failed."""
+        return {}
+
+    async def setup(self, runtime: Runtime, data: TaskData) -> None:  # most need none
         """Prepare the runtime; shares its deadline with the task's set-up."""
 
     @abstractmethod
@@ -60,8 +68,8 @@ class Harness(ABC):
         made no model call of its own. Raises whatever went wrong; a cancellation ends the program.
         """
 
-    async def close(self) -> None:  # noqa: B027  # most hold nothing between segments
+    async def close(self) -> None:  # most hold nothing between segments
         """End what goes on between segments; a failure is only warned of."""
 
-    async def clean_up(self) -> None:  # noqa: B027  # most leave nothing behind
+    async def clean_up(self) -> None:  # most leave nothing behind
         """Remove what `setup` made outside of the runtime; called once, after scoring, however the rollout ended."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any, ClassVar
 
 import httpx
 
 from rollbook.sdk.values import MessageDict
 from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError
-from rollbook.tasks.toolsets import Toolset, ToolsetIndex
 
 __all__ = ["ChatHarness"]
 
@@ -30,20 +28,20 @@ class ChatHarness(Harness):
 
     async def run(self, exchange: Exchange) -> list[MessageDict] | None:
         messages = list(exchange.messages)
-        tools = ToolsetIndex(exchange.toolsets)
         async with httpx.AsyncClient(timeout=None, trust_env=False) as client:
             while True:
-                answer = await _ask(client, exchange, self.params | _body(exchange, messages, tools))
+                answer = await _ask(client, exchange, self.params | _body(exchange, messages))
                 messages.append(answer)
                 calls = answer.get("tool_calls") or []
                 if not calls:
                     return None
-                messages += await asyncio.gather(*(_result(tools, call) for call in calls))
+                messages += await asyncio.gather(*(_result(exchange, call) for call in calls))
 
 
-def _body(exchange: Exchange, messages: list[MessageDict], tools: ToolsetIndex) -> dict[str, Any]:
+def _body(exchange: Exchange, messages: list[MessageDict]) -> dict[str, Any]:
     body: dict[str, Any] = {"model": exchange.model, "messages": messages}
-    return body | {"tools": tools.definitions} if tools.definitions else body
+    definitions = exchange.tools.definitions
+    return body | {"tools": definitions} if definitions else body
 
 
 async def _ask(client: httpx.AsyncClient, exchange: Exchange, body: dict[str, Any]) -> MessageDict:
@@ -62,7 +60,7 @@ async def _ask(client: httpx.AsyncClient, exchange: Exchange, body: dict[str, An
     return message
 
 
-async def _result(tools: ToolsetIndex, call: dict[str, Any]) -> MessageDict:
+async def _result(exchange: Exchange, call: dict[str, Any]) -> MessageDict:
     function = call.get("function") or {}
-    content = await tools.call(str(function.get("name")), function.get("arguments") or "{}")
+    content = await exchange.tools.call(str(function.get("name")), function.get("arguments") or "{}")
     return {"role": "tool", "tool_call_id": call.get("id"), "content": content}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from rollbook.sdk.config import AgentWorkflowConfig
@@ -28,6 +29,10 @@ class WorkflowHarness(Harness):
     def __init__(self, workflow: type[AgentWorkflow[Any]], config: AgentWorkflowConfig | None = None) -> None:
         self.workflow = workflow
         self.config = config
+        self._metrics: dict[str, float] = {}
+
+    def measurements(self) -> Mapping[str, float]:
+        return self._metrics
 
     async def run(self, exchange: Exchange) -> list[MessageDict] | None:
         config = copy.deepcopy(self.config)
@@ -38,6 +43,7 @@ class WorkflowHarness(Harness):
         with RolloutContext(exchange.chat_url, exchange.api_key, rollout_id=exchange.data.id) as ambient:
             output = coerce_output(await self.workflow(config).run(context))
             if output is not None:
+                self._metrics = dict(output.metrics)
                 return output.messages
             sample = coerce_sample(await ambient.get_sample())
         return None if sample is None else sample.messages

@@ -1,0 +1,177 @@
+"""TaskBackend: rollout requests run as tasks, one `Rollout` each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from rollbook.backends.base import ExecutionBackend, ExecutionOutcome, ExecutionRequest, ExecutionResult
+from rollbook.backends.failures import deadline_failure
+from rollbook.backends.limiter import Slots
+from rollbook.sdk.context import RolloutContext, get_rollout_context
+from rollbook.sdk.sample import RolloutSample
+from rollbook.sdk.span import StageSpan, timed
+from rollbook.tasks.data import TaskData
+from rollbook.tasks.harnesses.base import Harness
+from rollbook.tasks.limits import RolloutLimits
+from rollbook.tasks.rollout import Rollout
+from rollbook.tasks.runtimes.base import Runtime
+from rollbook.tasks.task import Task, load_task
+from rollbook.traces.sample import sample_messages
+from rollbook.traces.trace import Trace
+from rollbook_client.statuses import RolloutErrorCategory, RolloutStatus
+
+__all__ = ["TaskBackend"]
+
+DEFAULT_MAX_CONCURRENT = 4
+
+
+class TaskBackend(ExecutionBackend):
+    """Runs each request as a task: `task` scored, `harness` playing the agent, in a runtime that `runtime` makes.
+
+    ``task`` may be a ``"module:Name"`` string. The request's prompt, label and metadata become the `TaskData` by
+    `data_of`, which a subclass may override; its time budgets shorten the task's. The sample is the trace's final
+    branch with `trace.reward` and the metrics; the trace itself is in the ledger.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Task[Any] | type[Task[Any]] | str,
+        harness: Harness,
+        runtime: Callable[[], Runtime],
+        limits: RolloutLimits | None = None,
+        max_concurrent: int | None = DEFAULT_MAX_CONCURRENT,
+    ) -> None:
+        self.task = load_task(task)
+        self.harness = harness
+        self.runtime = runtime
+        self.limits = limits or RolloutLimits()
+        self._slots = Slots(max_concurrent)
+
+    @property
+    def max_concurrent(self) -> int | None:
+        """How many rollouts run at a time; None is unbounded."""
+        return self._slots.limit
+
+    def health(self) -> dict[str, Any]:
+        """``status`` and ``concurrency``: the limit, how many wait and how many run."""
+        return {"status": "ok", "concurrency": self._slots.snapshot()}
+
+    def data_of(self, request: ExecutionRequest) -> TaskData:
+        """The request as the task's data: a row of the metadata's ``task`` where there is one, else the prompt alone.
+
+        The label and the whole metadata are in the extra fields `label` and `metadata`. Raises ``ValueError`` for
+        what does not fit the task's data type.
+        """
+        metadata = request.metadata or {}
+        row = metadata.get("task")
+        fields: dict[str, Any] = dict(row) if isinstance(row, Mapping) else {}
+        fields.setdefault("id", request.id)
+        if request.prompt:
+            fields["prompt"] = request.prompt
+            fields.pop("system_prompt", None)
+        fields.setdefault("label", request.label)
+        fields.setdefault("metadata", request.metadata)
+        return self.task.data_type.from_json(fields)
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionOutcome:
+        """Run one rollout; everything that goes wrong in it is in the outcome and in its trace."""
+        ctx = get_rollout_context() or RolloutContext(rollout_id=request.id)
+        spans: list[StageSpan] = []
+        ctx.spans = spans
+        queued_sec = request.queued_sec
+        if not self._slots.take():
+            began = time.monotonic()
+            try:
+                with timed("queue", spans):
+                    async with asyncio.timeout(_left(request.agent_timeout_sec, queued_sec)):
+                        await self._slots.wait()
+            except TimeoutError:
+                limit_sec = request.agent_timeout_sec or 0.0
+                waited_sec = queued_sec + time.monotonic() - began
+                failure = deadline_failure("the agent", limit_sec, queued_sec=waited_sec)
+                failed = ExecutionResult(
+                    status=RolloutStatus.FAILURE, err_message=failure.message, err_category=failure.category
+                )
+                return ExecutionOutcome(workflow=failed, spans=tuple(spans))
+            queued_sec += time.monotonic() - began
+        try:
+            return ExecutionOutcome(workflow=await self._run(request, ctx, queued_sec=queued_sec), spans=tuple(spans))
+        finally:
+            self._slots.give_back()
+
+    async def _run(self, request: ExecutionRequest, ctx: RolloutContext, *, queued_sec: float) -> ExecutionResult:
+        try:
+            data = _within(self.data_of(request), request, queued_sec=queued_sec)
+        except ValueError as error:
+            return ExecutionResult(
+                status=RolloutStatus.FAILURE,
+                err_message=f"the request does not fit the task: {error}",
+                err_category=RolloutErrorCategory.VALIDATION_ERROR,
+            )
+        rollout = Rollout(
+            self.task,
+            data,
+            self.harness,
+            self.runtime,
+            chat_completions_url=ctx.chat_completions_url,
+            api_key=ctx.api_key,
+            limits=self.limits,
+            rollout_id=request.id,
+            tell=ctx.record,
+        )
+        ctx.enter_phase(RolloutStatus.RUNNING)
+        try:
+            with ctx:
+                if await rollout.open():
+                    await rollout.step()
+                if not rollout.failed and request.grade:
+                    ctx.enter_phase(RolloutStatus.GRADING)
+                trace = await rollout.close(scored=request.grade)
+        finally:
+            await rollout.abort()
+        return _result(trace, request)
+
+
+def _left(limit_sec: float | None, spent_sec: float) -> float | None:
+    return None if limit_sec is None else limit_sec - spent_sec
+
+
+def _within(data: TaskData, request: ExecutionRequest, *, queued_sec: float) -> TaskData:
+    """The task with the request's budgets where those are shorter; what was spent in the queue counts."""
+    timeouts = data.timeouts
+    agent = _shorter(timeouts.agent, _left(request.agent_timeout_sec, queued_sec))
+    scoring = _shorter(timeouts.scoring, request.grader_timeout_sec)
+    return msgspec.structs.replace(data, timeouts=msgspec.structs.replace(timeouts, agent=agent, scoring=scoring))
+
+
+def _shorter(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _result(trace: Trace, request: ExecutionRequest) -> ExecutionResult:
+    extra: dict[str, Any] = {"stop_condition": trace.stop_condition, "is_truncated": trace.is_truncated}
+    sample = RolloutSample(
+        messages=sample_messages(trace),
+        label=request.label,
+        reward=trace.reward if trace.ok else None,
+        metrics=trace.metrics,
+        extra_fields={name: value for name, value in extra.items() if value is not None},
+    )
+    if trace.ok:
+        return ExecutionResult(status=RolloutStatus.SUCCESS, sample=sample)
+    cause = trace.errors[0]
+    scored_late = cause.stage in ("finalize", "scoring")
+    return ExecutionResult(
+        status=RolloutStatus.FAILURE,
+        sample=sample if scored_late else None,
+        err_message=f"{cause.stage}: {cause.message}",
+        err_category=RolloutErrorCategory(cause.category),
+    )
