@@ -15,7 +15,7 @@ from msgspec import Struct
 from rollbook.sdk.values import shown
 from rollbook.tasks.arguments import Parameter, parameters_of
 
-__all__ = ["Hook", "HookSet", "Hooked", "intercept", "metric", "reward", "stop"]
+__all__ = ["Hook", "HookSet", "Hooked", "Kind", "intercept", "metric", "reward", "stop"]
 
 type Kind = Literal["reward", "metric", "stop", "intercept"]
 type Boundary = Literal["request", "response", "trace"]

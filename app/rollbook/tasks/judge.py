@@ -183,15 +183,11 @@ class Judge:
         if bare.startswith("```") and bare.endswith("```"):
             bare = bare.removeprefix("```").removesuffix("```").removeprefix("json").strip()
         try:
-            answer = msgspec.json.decode(bare)
-        except (msgspec.DecodeError, UnicodeError):
-            answer = None
-        value = answer.get("score") if isinstance(answer, dict) else None
-        if type(value) is not int and type(value) is not float:
-            raise self._error(f'did not answer with {{"score": NUMBER}}: {text[:SHOWN_CHARS]!r}')
-        if not self.low <= value <= self.high:
-            raise self._error(f"gave {value}, which is not between {self.low:g} and {self.high:g}")
-        score: float = float(value)
+            score = msgspec.json.decode(bare, type=_Verdict).score
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise self._error(f'did not answer with {{"score": NUMBER}}: {text[:SHOWN_CHARS]!r}') from error
+        if not self.low <= score <= self.high:
+            raise self._error(f"gave {score:g}, which is not between {self.low:g} and {self.high:g}")
         return score
 
     def _excerpt(self, response: httpx.Response) -> str:
@@ -202,6 +198,12 @@ class Judge:
 
     def _error(self, what: str) -> JudgeError:
         return JudgeError(f"the judge {self.name} {what}", judge=self.name)
+
+
+class _Verdict(msgspec.Struct):
+    """What the model is to answer; the reason is for the model's own sake."""
+
+    score: float
 
 
 class _Call:
