@@ -1,0 +1,73 @@
+"""What the endpoint answers by itself, and which headers pass it in either direction."""
+
+from __future__ import annotations
+
+from msgspec import Struct, json
+
+type Headers = list[tuple[bytes, bytes]]
+
+JSON_TYPE = (b"content-type", b"application/json")
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_FRAMING = frozenset({b"content-length", b"content-encoding"})
+"""What belongs to bytes as they were sent; each side has its own."""
+_CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key", b"cookie", b"set-cookie"})
+_OF_OUR_SIDE = frozenset({b"host", b"accept-encoding", b"expect", b"content-type"})
+
+_NOT_UPSTREAM = _HOP_BY_HOP | _FRAMING | _CREDENTIALS | _OF_OUR_SIDE
+_NOT_DOWNSTREAM = _HOP_BY_HOP | _FRAMING | _CREDENTIALS
+
+
+class ErrorAnswer(Struct, frozen=True):
+    """An error in OpenAI's form, which clients turn into their own exceptions."""
+
+    status: int
+    message: str
+    type: str
+
+    def body(self) -> bytes:
+        """The JSON."""
+        return json.encode({"error": {"message": self.message, "type": self.type}})
+
+
+def over() -> ErrorAnswer:
+    """For a session that is closed."""
+    return ErrorAnswer(410, "this rollout is over: it takes no model calls any more", "rollout_over")
+
+
+def refused(name: str) -> ErrorAnswer:
+    """For a call that a limit or a hook does not allow."""
+    return ErrorAnswer(400, f"rollout stopped: {name}", "rollout_stopped")
+
+
+def headers_upstream(headers: Headers, *, api_key: str | None, content_type: bytes | None) -> Headers:
+    """A program's headers without its credentials and framing, with the rollout's key."""
+    kept = [(name, value) for name, value in headers if name not in _NOT_UPSTREAM]
+    kept.append((b"accept-encoding", b"identity"))
+    if content_type is not None:
+        kept.append((b"content-type", content_type))
+    if api_key is not None:
+        kept.append((b"authorization", b"Bearer " + api_key.encode()))
+    return kept
+
+
+def headers_downstream(headers: Headers) -> Headers:
+    """An upstream's headers without its framing: ours is set by what is sent."""
+    return [(lower, value) for name, value in headers if (lower := name.lower()) not in _NOT_DOWNSTREAM]
+
+
+def value_of(headers: Headers, name: bytes) -> bytes | None:
+    """A header's value; names are in lower case."""
+    return next((value for key, value in headers if key == name), None)

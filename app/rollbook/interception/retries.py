@@ -1,0 +1,84 @@
+"""Which earlier call a request repeats: retries join it or get its answer again, instead of another sample."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+
+from .call import Call, Incoming
+
+KEPT_MAX_CALLS = 64
+KEPT_MAX_BYTES = 16 * 1024 * 1024
+"""Whole answers are kept for retries within these bounds; the oldest go first."""
+_FAILURES_MAX = 256
+
+
+class Retries:
+    """The calls of one session that a retry may mean.
+
+    An exact repetition is joined to a call in flight, or gets its answer again, if it says that it is a retry
+    (by a count or by the same idempotency key), or if nobody else waits for that call and nobody got its answer.
+    Everything else is a new sample, and so is the retry of a failure.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[bytes, list[Call]] = {}
+        self._kept: OrderedDict[int, Call] = OrderedDict()
+        self._kept_bytes = 0
+        self._failures: Counter[bytes] = Counter()
+
+    def find(self, incoming: Incoming) -> Call | None:
+        """The call that this request repeats; None if it is a new one."""
+        if self._failures[incoming.digest] > 0:  # what it repeats is the failure
+            self._failures[incoming.digest] -= 1
+            return None
+        del self._failures[incoming.digest]
+        fitting = [call for call in self._calls.get(incoming.digest, ()) if _may_repeat(incoming, call)]
+        # The newest of those that wait for nobody, else the newest.
+        return max(enumerate(fitting), key=lambda item: (_is_lost(item[1]), item[0]), default=(0, None))[1]
+
+    def add(self, call: Call) -> None:
+        """Know of a call that begins."""
+        self._calls.setdefault(call.incoming.digest, []).append(call)
+
+    def ended(self, call: Call) -> None:
+        """Keep a call's answer for a while, or forget a failure."""
+        if call.failed:
+            self._forget(call)
+            self._failures[call.incoming.digest] += 1
+            if len(self._failures) > _FAILURES_MAX:
+                del self._failures[next(iter(self._failures))]
+            return
+        self._kept[id(call)] = call
+        self._kept_bytes += call.relay.size
+        while len(self._kept) > KEPT_MAX_CALLS or self._kept_bytes > KEPT_MAX_BYTES:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= oldest.relay.size
+            self._forget(oldest)
+
+    def clear(self) -> None:
+        """Forget everything: nothing is asked again."""
+        self._calls.clear()
+        self._kept.clear()
+        self._failures.clear()
+        self._kept_bytes = 0
+
+    def _forget(self, call: Call) -> None:
+        calls = self._calls.get(call.incoming.digest, [])
+        if call in calls:
+            calls.remove(call)
+        if not calls:
+            self._calls.pop(call.incoming.digest, None)
+
+
+def _may_repeat(incoming: Incoming, call: Call) -> bool:
+    if call.failed or call.stopping:
+        return False
+    theirs, ours = incoming.idempotency_key, call.incoming.idempotency_key
+    if theirs is not None and ours is not None:
+        return theirs == ours
+    return incoming.says_retry or _is_lost(call)
+
+
+def _is_lost(call: Call) -> bool:
+    """Whether its program has hung up without its answer."""
+    return not call.relay.watched and not call.relay.delivered

@@ -1,0 +1,66 @@
+"""Where a rollout's calls go: its URL, its key, and how what a program appends is appended there too."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Struct
+
+from .dialects import openai_chat
+
+_SECRET_MIN_CHARS = 12
+"""Shorter texts are no keys, and would tear holes into messages."""
+_HIDDEN = "***"
+
+
+class Quirks(Struct):
+    """What was learned about an upstream."""
+
+    no_stream_options: bool = False
+    """It refuses requests that have them."""
+
+
+class Route(Struct, frozen=True):
+    """A rollout's upstream."""
+
+    url: str
+    api_key: str | None = None
+    read_timeout_sec: float | None = None
+    quirks: Quirks = msgspec.field(default_factory=Quirks)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("the rollout's chat_completions_url must be an http or https URL with a host")
+
+    def target(self, rest: str, *, query: str) -> str:
+        """The URL upstream for what a program appended.
+
+        `rest` is the path after the session's secret. The rollout's URL is opaque: what is appended here is appended
+        there, unless it ends so already. A leading ``/v1`` belongs to the session's `base_url`, not to the rollout's
+        URL, unless that URL has no path at all and so needs one.
+        """
+        scheme, host, path, own_query, _ = urlsplit(self.url)
+        if rest == "/v1" or rest.startswith("/v1/"):
+            whole, rest = rest, rest.removeprefix("/v1")
+            if path in ("", "/"):
+                rest = whole
+        path = path.removesuffix("/") if rest else path
+        # A rollout's URL may name the completions themselves; its other resources are their neighbours.
+        if rest and not path.endswith(rest.removesuffix("/")):
+            path = path.removesuffix(openai_chat.PATH) + rest
+        return urlunsplit((scheme, host, path, "&".join(part for part in (own_query, query) if part), ""))
+
+    def hide(self, text: str) -> str:
+        """A text without the rollout's key and URL."""
+        for secret in (self.api_key, self.url):
+            if secret is not None and len(secret) >= _SECRET_MIN_CHARS:
+                text = text.replace(secret, _HIDDEN)
+        return text
+
+    def hide_in_body(self, body: bytes) -> bytes:
+        """A body without the rollout's key: servers like to repeat one that they refuse."""
+        if self.api_key is None or len(self.api_key) < _SECRET_MIN_CHARS:
+            return body
+        return body.replace(self.api_key.encode(), _HIDDEN.encode())

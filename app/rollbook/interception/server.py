@@ -1,0 +1,95 @@
+"""uvicorn's HTTP protocol on a loop that runs already: no signal handlers, no process of its own, no log lines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from .app import CUT, App
+
+KEEP_ALIVE_SEC = 2160
+"""Longer than programs think between two calls, so that it is never our end that closes under a request."""
+LAST_ANSWERS_SEC = 5.0
+"""How long answers may take when the server closes; their calls have been ended before."""
+
+_BACKLOG = 2048
+
+
+class EndpointProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with a way to break a connection off."""
+
+    def on_headers_complete(self) -> None:
+        """Give the application the connection's end."""
+        self.scope["extensions"] = {CUT: {"cut": self._cut}}
+        super().on_headers_complete()
+
+    def _cut(self, *, abort: bool) -> None:
+        if abort:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+
+class HttpServer:
+    """Serves an application on a port of 127.0.0.1 that the system chooses."""
+
+    def __init__(self, app: App) -> None:
+        self.port = 0
+        self._state = ServerState()
+        self._config = uvicorn.Config(
+            app,
+            http=EndpointProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=KEEP_ALIVE_SEC,
+        )
+        self._config.load()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: no port is free.
+        """
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.bind(("127.0.0.1", 0))
+            self._server = await asyncio.get_running_loop().create_server(
+                self._protocol, sock=listener, backlog=_BACKLOG
+            )
+        except BaseException:
+            listener.close()
+            raise
+        self.port = listener.getsockname()[1]
+
+    async def close(self) -> None:
+        """Stop listening, let answers end for a moment, and close every connection."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        try:
+            if self._state.tasks:
+                await asyncio.wait(set(self._state.tasks), timeout=LAST_ANSWERS_SEC)
+        finally:
+            for connection in list(self._state.connections):
+                connection.transport.abort()
+            for task in self._state.tasks:
+                task.cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(server.wait_closed(), LAST_ANSWERS_SEC)
+
+    def _protocol(self) -> Any:
+        return EndpointProtocol(config=self._config, server_state=self._state, app_state={})

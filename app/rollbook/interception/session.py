@@ -1,0 +1,101 @@
+"""One rollout's door: its secret, its calls in flight, and the end of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from .answers import Headers
+from .call import Call, Incoming
+from .messages import CallPolicy
+from .passage import Passage
+from .relay import Relay
+from .retries import Retries
+from .route import Route
+from .upstream import Upstream
+
+log = logging.getLogger(__name__)
+
+COMMIT_SEC = 10.0
+"""How long turns that are being committed may take when the session closes."""
+
+
+class Session:
+    """Made by `Endpoint.open`; what a program needs to reach the model as this rollout."""
+
+    def __init__(
+        self,
+        secret: str,
+        *,
+        port: int,
+        route: Route,
+        policy: CallPolicy,
+        upstream: Upstream,
+        orphan_sec: float,
+        on_close: Callable[[Session], None],
+    ) -> None:
+        self.secret = secret
+        """Opens this session, in the path or as ``Authorization: Bearer``."""
+        self.chat_url = f"http://127.0.0.1:{port}/s/{secret}"
+        """Stands for the rollout's own URL: what a client appends here is appended there."""
+        self.base_url = f"{self.chat_url}/v1"
+        """For ``OPENAI_BASE_URL``."""
+        self.route = route
+        self.closed = False
+        self._policy = policy
+        self._upstream = upstream
+        self._orphan_sec = orphan_sec
+        self._on_close = on_close
+        self._retries = Retries()
+        self._running: set[Call | Passage] = set()
+
+    def call(self, incoming: Incoming) -> Relay:
+        """The answer to a program's request: of a call that begins now, or of the one that it repeats."""
+        call = self._retries.find(incoming)
+        if call is None:
+            call = Call(
+                incoming,
+                route=self.route,
+                policy=self._policy,
+                upstream=self._upstream,
+                orphan_sec=self._orphan_sec,
+            )
+            self._retries.add(call)
+            self._running.add(call)
+            call.start(on_done=self._call_done)
+        return call.relay
+
+    def passage(self, method: str, url: str, *, headers: Headers, body: bytes) -> Relay:
+        """The answer to what is no model call."""
+        passage = Passage(method, url, headers=headers, body=body, route=self.route, upstream=self._upstream)
+        self._running.add(passage)
+        passage.start(on_done=self._running.discard)
+        return passage.relay
+
+    async def close(self) -> None:
+        """End all work upstream now, record what was in flight as aborted, and answer later calls with 410.
+
+        Turns that are being committed have 10 s to finish. Repeating it is harmless. Once it has begun it needs no
+        caller: what it ended stays ended if it is cancelled.
+        """
+        if not self.closed:
+            self.closed = True
+            self._on_close(self)
+            self._retries.clear()
+            for work in self._running:
+                work.stop("the rollout is over")
+        tasks = {work.task for work in self._running if work.task is not None}
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=COMMIT_SEC)
+        for task in late:
+            task.cancel()
+        if late:
+            log.warning("%d model calls were still being committed after %g s and were ended", len(late), COMMIT_SEC)
+            await asyncio.wait(late)
+
+    def _call_done(self, call: Call) -> None:
+        self._running.discard(call)
+        if not self.closed:
+            self._retries.ended(call)
