@@ -89,7 +89,7 @@ def _check(trace: Trace) -> None:
     for place, node in enumerate(trace.nodes):
         if node.parent is not None and not 0 <= node.parent < place:
             raise TraceFormatError(f"the trace is damaged: node {place} follows node {node.parent}")
-        if node.sampled != (node.call is not None) or not 0 < (node.call or 1) <= len(trace.calls):
+        if node.sampled != (node.call is not None) or not (node.call is None or 0 < node.call <= len(trace.calls)):
             raise TraceFormatError(f"the trace is damaged: node {place} names call {node.call}")
         if node.call is not None and trace.calls[node.call - 1].node != place:
             raise TraceFormatError(f"the trace is damaged: call {node.call} did not write node {place}")
