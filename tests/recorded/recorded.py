@@ -1,8 +1,8 @@
 """Ledgers that are recorded: commands with their times, one batch on a line, given to a real store.
 
-A line of the JSON says when (UTC) and what: names of commands with their arguments. Times of a finished attempt's
-spans are told as durations that follow one another and end with the line's time. What a line leaves out is the same
-for all.
+A line of the JSON says when (UTC) and what: names of commands with their arguments. Times of spans are told as
+durations that follow one another and end with the line's time, other times in events as seconds from it. What a line
+leaves out is the same for all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.ledger import commands as cmd
-from rollbook_client.events import StageSpan
+from rollbook_client.events import EVENT_TYPES, Event, StageSpan
 from tests.support import ledger as make
 from tests.support.ledger import SECOND_US, Clock, writing
 
@@ -67,20 +67,42 @@ def _finish(
     metrics: dict[str, float | None] | None = None,
     **told: Any,
 ) -> cmd.FinishAttempt:
+    if told.get("status", "success") != "success":
+        told["sample"] = None
+    return make.finish(
+        spans=_placed(now, spans),
+        rewards=tuple(cmd.Score(*item) for item in (rewards or {}).items()),
+        metrics=tuple(cmd.Score(*item) for item in (metrics or {}).items()),
+        **told,
+    )
+
+
+def _placed(now: int, spans: list[tuple[str, float]]) -> tuple[StageSpan, ...]:
     placed: list[StageSpan] = []
     end = now
     for stage, seconds in reversed(spans):
         start = end - round(seconds * SECOND_US)
         placed.append(StageSpan(stage, start, end))
         end = start
-    if told.get("status", "success") != "success":
-        told["sample"] = None
-    return make.finish(
-        spans=tuple(reversed(placed)),
-        rewards=tuple(cmd.Score(*item) for item in (rewards or {}).items()),
-        metrics=tuple(cmd.Score(*item) for item in (metrics or {}).items()),
-        **told,
-    )
+    return tuple(reversed(placed))
+
+
+def _record(now: int, *, events: list[tuple[str, dict[str, Any]]], **told: Any) -> cmd.Record:
+    return cmd.Record(**told, events=tuple(_event(now, kind, fields) for kind, fields in events))
+
+
+def _event(now: int, kind: str, fields: dict[str, Any]) -> Event:
+    fields = {
+        name: now + round(value * SECOND_US) if name.endswith("_at") and value is not None else value
+        for name, value in fields.items()
+    }
+    if "spans" in fields:
+        fields["spans"] = _placed(now, fields["spans"])
+    return EVENT_TYPES[kind](attempt=0, **fields)
+
+
+def _rescore(now: int, *, scores: dict[str, float | None], **told: Any) -> cmd.Rescore:
+    return cmd.Rescore(scores=tuple(cmd.Score(*item) for item in scores.items()), **told)
 
 
 _COMMANDS: dict[str, Callable[..., cmd.Command[Any]]] = {
@@ -93,7 +115,9 @@ _COMMANDS: dict[str, Callable[..., cmd.Command[Any]]] = {
     # One at a time: how many a scheduler may take at once is no affair of a record.
     "claim": lambda now, **told: cmd.Claim(limit=1, **told),
     "enter": lambda now, **told: make.enter(**told),
+    "record": _record,
     "finish": _finish,
+    "rescore": _rescore,
     "close": lambda now, **told: make.close(**told),
     "expire_leases": lambda now: cmd.ExpireLeases(),
     "expire_deadlines": lambda now: cmd.ExpireDeadlines(),
