@@ -21,8 +21,11 @@ WIDTH_BESIDE_ID = 76
 """What a terminal's line needs for the rest, the beginning of the details included."""
 
 _LONG_FIELDS = frozenset(
-    {"request", "sample", "trajectory", "lease_nonce", "lease_digest", "endpoint_digest", "rollout_id"}
+    {"request", "sample", "trajectory", "data", "lease_nonce", "lease_digest", "endpoint_digest", "rollout_id"}
 )
+_USUAL = {"scoring": 0, "purpose": "policy"}
+"""What is told only where it is something else."""
+_DURATIONS = frozenset({"took", "first_chunk"})
 
 
 class EventLines:
@@ -53,20 +56,40 @@ class EventLines:
 
 
 def detail(payload: str) -> str:
-    """The short fields of a payload, nothing of what is null or false; a score's null is told."""
+    """The short fields of a payload, nothing of what is null, false or as usual; a score's null is told."""
     document = codec.loads(payload)
     if not isinstance(document, dict):
         return ""
+    if "call" in document and "ended_at" in document:
+        document = _call(document)
     told = [
         (name, value)
         for name, value in document.items()
-        if name not in _LONG_FIELDS and ((value is not None and value is not False) or name == "value")
+        if name not in _LONG_FIELDS
+        and ((value is not None and value is not False) or name == "value")
+        and _USUAL.get(name, ()) != value
     ]
     told.sort(key=lambda field: field[0] == "attempt")  # last, where a terminal's end may cut it
     return output.printable(" ".join(_field(name, value) for name, value in told))
 
 
+def _call(document: dict[str, Any]) -> dict[str, Any]:
+    """A model call with durations instead of times, and its tokens as `in+out`."""
+    told = dict(document)
+    started, first, ended = (told.pop(name, None) for name in ("started_at", "first_chunk_at", "ended_at"))
+    tokens_in, tokens_out = (told.pop(name, None) for name in ("input_tokens", "output_tokens"))
+    if isinstance(started, int) and isinstance(ended, int):
+        told["took"] = output.duration_text(started, ended)
+        if isinstance(first, int):
+            told["first_chunk"] = output.duration_text(started, first)
+    if tokens_in is not None or tokens_out is not None:
+        told["tokens"] = "+".join("?" if count is None else str(count) for count in (tokens_in, tokens_out))
+    return told
+
+
 def _field(name: str, value: Any) -> str:
+    if name in _DURATIONS and isinstance(value, str):
+        return f"{name} {value}"
     if name == "spans" and isinstance(value, list):
         return ", ".join(_span(span) for span in value)
     if name.endswith("_at") and isinstance(value, int):

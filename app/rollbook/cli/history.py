@@ -43,14 +43,67 @@ class Span(msgspec.Struct, frozen=True):
     ended_at: int
 
 
+class Call(msgspec.Struct, frozen=True):
+    """A model call of an attempt; ``error_kind`` and ``error`` say why it brought no answer."""
+
+    attempt: int
+    call: int
+    purpose: str
+    model: str | None
+    started_at: int
+    first_chunk_at: int | None
+    ended_at: int
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_input_tokens: int | None
+    finish_reason: str | None
+    error_kind: str | None
+    error: str | None
+
+
+class Rewrite(msgspec.Struct, frozen=True):
+    """A hook that changed a request or a response."""
+
+    attempt: int
+    hook: str
+    side: str
+    call: int | None
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """The limit or hook that ended an attempt's exchange with the model."""
+
+    attempt: int
+    condition: str
+
+
+class SavedTrace(msgspec.Struct, frozen=True):
+    """A trace that the ledger holds; ``size_bytes`` is that of its JSON."""
+
+    attempt: int
+    version: int
+    size_bytes: int
+
+
+class Scoring(msgspec.Struct, frozen=True):
+    """A scoring after the rollout's end: when, with what, by whom, and the weighted sum of its rewards."""
+
+    scoring: int
+    at: int
+    task: str
+    asked_by: str
+    reward: float | None
+
+
 class Score(msgspec.Struct, frozen=True):
-    """A reward or metric of an attempt; a null value never came back."""
+    """A reward or metric of an attempt; a null value never came back. ``scoring`` is 0 for the attempt's own."""
 
     attempt: int
     kind: str
     name: str
     value: float | None
     weight: float | None
+    scoring: int
 
 
 class Cancellation(msgspec.Struct, frozen=True):
@@ -85,7 +138,12 @@ class History(msgspec.Struct, frozen=True):
     attempts: list[Attempt]
     phases: list[Phase]
     spans: list[Span]
+    calls: list[Call]
+    rewrites: list[Rewrite]
+    stops: list[Stop]
+    traces: list[SavedTrace]
     scores: list[Score]
+    scorings: list[Scoring]
     cancellations: list[Cancellation]
     result: Result | None
     archived: Archived | None
@@ -98,7 +156,15 @@ _ATTEMPTS = (
 )
 _PHASES = "SELECT attempt, phase, at FROM phases WHERE number = ? ORDER BY position"
 _SPANS = "SELECT attempt, stage, started_at, ended_at FROM stage_spans WHERE number = ? ORDER BY position, idx"
-_SCORES = "SELECT attempt, kind, name, value, weight FROM scores WHERE number = ? ORDER BY position"
+_CALLS = (
+    "SELECT attempt, call, purpose, model, started_at, first_chunk_at, ended_at, input_tokens, output_tokens,"
+    " cached_input_tokens, finish_reason, error_kind, error FROM model_calls WHERE number = ? ORDER BY position"
+)
+_REWRITES = "SELECT attempt, hook, side, call FROM rewrites WHERE number = ? ORDER BY position"
+_STOPS = "SELECT attempt, condition FROM stops WHERE number = ? ORDER BY position"
+_TRACES = "SELECT attempt, version, size_bytes FROM traces WHERE number = ? ORDER BY position"
+_SCORINGS = "SELECT scoring, at, task, asked_by, reward FROM scorings WHERE number = ? ORDER BY position"
+_SCORES = "SELECT attempt, kind, name, value, weight, scoring FROM scores WHERE number = ? ORDER BY position"
 _CANCELLATIONS = "SELECT at, requested_by, selector FROM cancellations WHERE number = ? ORDER BY position"
 _ENDPOINT = "SELECT endpoint_origin FROM admissions WHERE number = ?"
 _EVENT = "SELECT type, version, payload FROM events WHERE position = ?"
@@ -128,6 +194,11 @@ async def _read(reader: Reader, rollout_id: str) -> History:
         attempts=await _rows(reader, _ATTEMPTS, state.number, Attempt),
         phases=await _rows(reader, _PHASES, state.number, Phase),
         spans=await _rows(reader, _SPANS, state.number, Span),
+        calls=await _rows(reader, _CALLS, state.number, Call),
+        rewrites=await _rows(reader, _REWRITES, state.number, Rewrite),
+        stops=await _rows(reader, _STOPS, state.number, Stop),
+        traces=await _rows(reader, _TRACES, state.number, SavedTrace),
+        scorings=await _rows(reader, _SCORINGS, state.number, Scoring),
         scores=await _rows(reader, _SCORES, state.number, Score),
         cancellations=await _rows(reader, _CANCELLATIONS, state.number, Cancellation),
         result=None if state.result_position is None or archived else _result(await reader.result(state)),

@@ -103,7 +103,7 @@ def show(
     database_url: options.DatabaseUrl = DEFAULT_DATABASE_URL,
     json: options.Json = False,
 ) -> None:
-    """Show one rollout: state, attempts, spans, scores and result."""
+    """Show one rollout: state, attempts, spans, model calls, scores and result."""
     with read_session(database_url) as session:
         history = session.run(read_history(session.reader, rollout_id))
     if json:
@@ -173,14 +173,8 @@ def _tell(history: History) -> None:
             for item in history.spans
         ],
     )
-    _part(
-        "scores",
-        (Column("attempt"), Column("kind"), Column("name", "wrap"), Column("value"), Column("weight")),
-        [
-            (item.attempt, item.kind, item.name, "null" if item.value is None else item.value, item.weight)
-            for item in history.scores
-        ],
-    )
+    _tell_calls(history)
+    _tell_scores(history)
     _part(
         "cancellations",
         (Column("requested"), Column("by"), Column("selector", "wrap")),
@@ -188,6 +182,89 @@ def _tell(history: History) -> None:
     )
     if history.result is not None and history.result.sample is not None:
         output.put(f"\nsample\n{output.printable(bytes(history.result.sample).decode())}\n")
+
+
+def _tell_calls(history: History) -> None:
+    _part(
+        "model calls",
+        (
+            Column("attempt"),
+            Column("call"),
+            Column("purpose"),
+            Column("model", "wrap"),
+            Column("took", right=True),
+            Column("tokens in", right=True),
+            Column("out", right=True),
+            Column("ended", "wrap"),
+        ),
+        [
+            (
+                item.attempt,
+                item.call,
+                item.purpose,
+                item.model,
+                _took(item.started_at, item.ended_at),
+                item.input_tokens,
+                item.output_tokens,
+                item.finish_reason if item.error_kind is None else f"{item.error_kind}: {item.error or ''}",
+            )
+            for item in history.calls
+        ],
+    )
+    _part(
+        "rewrites",
+        (Column("attempt"), Column("hook", "wrap"), Column("side"), Column("call")),
+        [(item.attempt, item.hook, item.side, item.call) for item in history.rewrites],
+    )
+    _part(
+        "stops",
+        (Column("attempt"), Column("condition", "wrap")),
+        [(item.attempt, item.condition) for item in history.stops],
+    )
+    _part(
+        "traces",
+        (Column("attempt"), Column("version"), Column("bytes", right=True)),
+        [(item.attempt, item.version, item.size_bytes) for item in history.traces],
+    )
+
+
+def _tell_scores(history: History) -> None:
+    _part(
+        "scores",
+        (
+            Column("attempt"),
+            Column("scoring"),
+            Column("kind"),
+            Column("name", "wrap"),
+            Column("value"),
+            Column("weight"),
+        ),
+        [
+            (
+                item.attempt,
+                item.scoring,
+                item.kind,
+                item.name,
+                "null" if item.value is None else item.value,
+                item.weight,
+            )
+            for item in history.scores
+        ],
+    )
+    _part(
+        "scored anew",
+        (Column("scoring"), Column("at"), Column("task", "wrap"), Column("by"), Column("reward")),
+        [
+            (
+                item.scoring,
+                output.moment_text(item.at),
+                item.task,
+                item.asked_by,
+                "null" if item.reward is None else item.reward,
+            )
+            for item in history.scorings
+        ],
+    )
 
 
 def _part(title: str, columns: tuple[Column, ...], rows: list[tuple[object, ...]]) -> None:

@@ -51,6 +51,30 @@ def test_seq_and_type_stand_below_each_other_whatever_the_ids() -> None:
         ('{"lease_timeout_us":120000000,"expires_at":1700000000123456}',
          "lease_timeout=120 s expires_at=2023-11-14 22:13:20.123Z"),
         ('{"scheduler":"0123456789abcdef","label":"a b"}', 'scheduler=01234567 label="a b"'),
+        (
+            '{"attempt":1,"call":2,"model":"m","started_at":0,"ended_at":236900,"first_chunk_at":13100,"streamed":true,'
+            '"input_tokens":14,"output_tokens":16,"cached_input_tokens":null,"finish_reason":"stop","error_kind":null,'
+            '"error":null,"purpose":"policy"}',
+            "call=2 model=m streamed=true finish_reason=stop took 237 ms first_chunk 13 ms tokens=14+16 attempt=1",
+        ),
+        (
+            '{"attempt":1,"call":1,"model":null,"started_at":0,"ended_at":4200,"first_chunk_at":null,"streamed":false,'
+            '"input_tokens":null,"output_tokens":3,"cached_input_tokens":null,"finish_reason":null,'
+            '"error_kind":"http","error":"503: busy","purpose":"judge:style"}',
+            'call=1 error_kind=http error="503: busy" purpose=judge:style took 4.2 ms tokens=?+3 attempt=1',
+        ),
+        ('{"attempt":1,"hook":"h","side":"request","call":1}', "hook=h side=request call=1 attempt=1"),
+        ('{"attempt":1,"condition":"max_turns"}', "condition=max_turns attempt=1"),
+        ('{"attempt":1,"version":1,"size_bytes":56,"data":"eJyr"}', "version=1 size_bytes=56 attempt=1"),
+        (
+            '{"attempt":1,"name":"r","value":1.0,"weight":0.5,"scoring":0}',
+            "name=r value=1.0 weight=0.5 attempt=1",
+        ),
+        ('{"attempt":1,"name":"m","value":null,"scoring":2}', "name=m value=null scoring=2 attempt=1"),
+        (
+            '{"task":"coding:Tests","by":"cli:al","reward":0.8,"scoring":2}',
+            "task=coding:Tests by=cli:al reward=0.8 scoring=2",
+        ),
         ("[]", ""),
     ],
 )  # fmt: skip
