@@ -68,9 +68,9 @@ class BubblewrapRuntime(OwnedRuntime):
         slots: Slots | None = None,
         output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
     ) -> None:
-        """`network` is the policy until `allow` is called, so that of the set-up (default: none); `shown` are folders and files to be
-        seen read-only where they are, such as an environment of Python with the interpreter behind it; the rest is as
-        in `SubprocessRuntime`."""
+        """`network` is the policy until `allow` is called, so that of the set-up (default: none); `shown` are folders
+        and files to be seen read-only where they are, such as an environment of Python with the interpreter behind it;
+        the rest is as in `SubprocessRuntime`."""
         super().__init__(
             resources=resources, env=env, parent=parent, slots=slots, output_limit_bytes=output_limit_bytes
         )
@@ -183,6 +183,7 @@ class BubblewrapRuntime(OwnedRuntime):
         for forward in self._forwards.values():
             await forward.stop()
         await keeper.stop()
+        await self._end_running()  # those outside who waited for them
 
     async def _forward(self, targets: Mapping[int, tuple[str, int]]) -> None:
         new = [port for port in targets if port not in self._forwards]

@@ -79,10 +79,7 @@ class OwnedRuntime(Runtime):
         return self._stopping is not None
 
     async def start(self) -> None:
-        if self.stopped:
-            raise RuntimeStoppedError("the runtime was stopped before; make a new one")
-        if self._starting is not None:
-            raise RuntimeError("a runtime is started once; make a new one")
+        self._check_new()
         self._starting = asyncio.create_task(self._bring_up(), name="runtime-start")
         try:
             await self._starting
@@ -141,13 +138,13 @@ class OwnedRuntime(Runtime):
             timed_out = True
             await self._end(process)
         except BaseException:
-            await self._end(process)
+            try:
+                await self._end(process)
+            except RuntimeFailedError:
+                log.exception("A cancelled command goes on")
             raise
         finally:
-            self._running.discard(process)
-            if process.stdout.is_open or process.stderr.is_open:
-                self._left.add(process)
-                self._left = {left for left in self._left if left.stdout.is_open or left.stderr.is_open}
+            self._let_go(process)
         if self.stopped:
             raise RuntimeStoppedError("the runtime was stopped while a command ran in it")
         self._check_health()
@@ -260,10 +257,23 @@ class OwnedRuntime(Runtime):
         for process in list(self._running):
             await self._end(process)
 
+    def _let_go(self, process: HostProcess) -> None:
+        """Read on what servers write that the command left behind, while the runtime is up."""
+        self._running.discard(process)
+        self._left = {left for left in (*self._left, process) if left.is_open}
+        if self.stopped:
+            self._close_left()
+
     def _close_left(self) -> None:
         for process in self._left:
             process.close()
         self._left.clear()
+
+    def _check_new(self) -> None:
+        if self.stopped:
+            raise RuntimeStoppedError("the runtime was stopped before; make a new one")
+        if self._starting is not None:
+            raise RuntimeError("a runtime is started once; make a new one")
 
     def _check(self) -> None:
         if self.stopped:

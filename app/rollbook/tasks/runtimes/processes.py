@@ -37,8 +37,13 @@ class HostProcess:
         limit: int = OUTPUT_LIMIT_BYTES,
     ) -> None:
         """Start it. Raises RuntimeFailedError where that fails, ValueError for a zero byte in the command."""
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
+        out_read, out_write = _pipe()
+        try:
+            err_read, err_write = _pipe()
+        except BaseException:
+            os.close(out_read)
+            os.close(out_write)
+            raise
         try:
             with tempfile.TemporaryFile() as source:
                 if stdin:
@@ -132,6 +137,11 @@ class HostProcess:
                 os.killpg(child, signal.SIGKILL)
         os.kill(pid, signal.SIGCONT if children else signal.SIGKILL)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody, it or one whom it left behind, may still write."""
+        return self.stdout.is_open or self.stderr.is_open
+
     def close(self) -> None:
         """Read no more of what those write whom it left behind."""
         self.stdout.close()
@@ -150,6 +160,13 @@ class HostProcess:
     def _start(self) -> None:
         self.started = True
         self._turned.set()
+
+
+def _pipe() -> tuple[int, int]:
+    try:
+        return os.pipe()
+    except OSError as error:
+        raise RuntimeFailedError(f"no pipe to a command: {error.strerror}") from error
 
 
 async def call(command: Sequence[str], *, env: Mapping[str, str], descriptors: Sequence[int] = ()) -> tuple[int, str]:
