@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rollbook.traces.matching import MessageDict, MessageKeys
+from rollbook.traces.matching import MessageDict, MessageKeys, plainly_same
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class MessageGraph:
         self._children: dict[int | None, dict[Hashable, list[int]]] = {}
         self._calls: list[int | None] = []
         for number in range(len(self.nodes)):
-            self._index(number, self._keys.of(self.nodes[number].message))
+            self._index(number)
 
     def add_prompt(self, messages: Sequence[MessageDict], /) -> int | None:
         """The node of a prompt's last message, None for an empty prompt.
@@ -44,19 +44,18 @@ class MessageGraph:
         The prompt goes along the nodes whose messages equal its own as far as they reach (`MessageKeys` says what
         equal is), and new nodes follow from there.
         """
-        keys = [self._keys.of(message) for message in messages]
-        depth, node = self._walk(keys)
-        for key, message in zip(keys[depth:], messages[depth:], strict=True):
-            node = self._add(Node(node, copied(message)), key)
+        depth, node = self._walk(messages)
+        for message in messages[depth:]:
+            node = self._add(Node(node, copied(message)))
         return node
 
     def add_answer(self, prompt: int | None, message: MessageDict, call: int) -> int:
         """The node of a sampled message: always a new one, for two samples are two answers, equal or not."""
-        return self._add(Node(prompt, copied(message), sampled=True, call=call), self._keys.of(message))
+        return self._add(Node(prompt, copied(message), sampled=True, call=call))
 
     def known(self, messages: Sequence[MessageDict], /) -> int:
         """How many of a prompt's first messages are nodes already; what follows is new. Adds nothing."""
-        return self._walk([self._keys.of(message) for message in messages])[0]
+        return self._walk(messages)[0]
 
     def leaves(self) -> list[int]:
         """The nodes that nothing follows, in the order in which they were added: the ends of the branches."""
@@ -75,18 +74,16 @@ class MessageGraph:
         """The number of the call that wrote `node`, or else of the last one that wrote a message before it."""
         return None if node is None else self._calls[node]
 
-    def _walk(self, keys: Sequence[Hashable]) -> tuple[int, int | None]:
-        """How many of the keys lead along nodes, and where they end.
+    def _walk(self, messages: Sequence[MessageDict]) -> tuple[int, int | None]:
+        """How many of the messages lead along nodes, and where they end.
 
         Equal answers of one prompt make several ways, so all are followed; of the longest ones the way is taken that
         nobody has gone on from, and of those the youngest.
         """
         reached: list[int | None] = [None]
         depth = 0
-        for key in keys:
-            further: list[int | None] = [
-                child for node in reached for child in self._children.get(node, {}).get(key, ())
-            ]
+        for message in messages:
+            further = self._following(reached, message)
             if not further:
                 break
             reached = further
@@ -95,14 +92,25 @@ class MessageGraph:
             return depth, reached[0]
         return depth, max((node for node in reached if node is not None), key=lambda n: (n not in self._children, n))
 
-    def _add(self, node: Node, key: Hashable) -> int:
+    def _following(self, reached: list[int | None], message: MessageDict) -> list[int | None]:
+        """The nodes with this message that follow one of `reached`."""
+        if len(reached) == 1:
+            children = self._children.get(reached[0], {})
+            if len(children) == 1:
+                (nodes,) = children.values()
+                if plainly_same(self.nodes[nodes[0]].message, message):
+                    return [*nodes]
+        key = self._keys.of(message)
+        return [child for node in reached for child in self._children.get(node, {}).get(key, ())]
+
+    def _add(self, node: Node) -> int:
         self.nodes.append(node)
-        self._index(len(self.nodes) - 1, key)
+        self._index(len(self.nodes) - 1)
         return len(self.nodes) - 1
 
-    def _index(self, number: int, key: Hashable) -> None:
+    def _index(self, number: int) -> None:
         node = self.nodes[number]
-        self._children.setdefault(node.parent, {}).setdefault(key, []).append(number)
+        self._children.setdefault(node.parent, {}).setdefault(self._keys.of(node.message), []).append(number)
         self._calls.append(node.call if node.sampled else self.call_at(node.parent))
 
 

@@ -31,6 +31,18 @@ IGNORED_FIELDS = frozenset(
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
+def plainly_same(one: Mapping[str, Any], other: Mapping[str, Any], /) -> bool:
+    """Whether two messages are seen to be the same without making their keys; False leaves it open.
+
+    Comparing long texts takes much less time than hashing them, and nearly all of a history is as it was.
+    """
+    for name in one.keys() | other.keys():
+        mine, theirs = one.get(name), other.get(name)
+        if mine != theirs and name not in IGNORED_FIELDS and not (_is_empty(mine) and _is_empty(theirs)):
+            return False
+    return True
+
+
 class MessageKeys:
     """Makes the keys by which messages are compared; it remembers the tool-call arguments it has read.
 
@@ -49,7 +61,7 @@ class MessageKeys:
             value = message[name]
             if type(value) is not str and value:
                 value = self._plain(name, value)
-            if value is not None and value != "" and value != [] and value != {} and name not in IGNORED_FIELDS:
+            if not _is_empty(value) and name not in IGNORED_FIELDS:
                 parts.append((name, value if type(value) is str else _json(value)))
         return tuple(parts)
 
@@ -65,7 +77,7 @@ class MessageKeys:
         return value
 
     def _tool_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        plain = {name: item for name, item in call.items() if item not in (None, "", [], {}) and name != "index"}
+        plain = {name: item for name, item in call.items() if not _is_empty(item) and name != "index"}
         if plain.get("type") == "function":
             del plain["type"]
         function = plain.get("function")
@@ -73,7 +85,7 @@ class MessageKeys:
             plain["function"] = {
                 name: item
                 for name, raw in function.items()
-                if (item := self._read(raw) if name == "arguments" else raw) not in (None, "", [], {})
+                if not _is_empty(item := self._read(raw) if name == "arguments" else raw)
             }
         return plain
 
@@ -86,12 +98,16 @@ class MessageKeys:
         return self._arguments[arguments]
 
 
+def _is_empty(value: Any) -> bool:
+    return value is None or value == "" or value == [] or value == {}
+
+
 def _normal(arguments: str) -> list[str] | str | None:
     try:
         read = json.loads(arguments, parse_float=_number, parse_constant=str)
     except (ValueError, RecursionError):
         return arguments or None  # no JSON: compared as the text it is
-    return _spelling(read) if read not in (None, "", [], {}) else None
+    return None if _is_empty(read) else _spelling(read)
 
 
 def _spelling(value: Any) -> list[str]:

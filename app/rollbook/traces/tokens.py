@@ -56,6 +56,8 @@ def prompt_ids(number: int, *, calls: Sequence[ModelCall]) -> list[int] | None:
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     """How many first items two lists have in common."""
+    if one[: len(other)] == other:
+        return len(other)
     end = min(len(one), len(other))
     start = 0
     # Slices are compared much faster than items, and the lists of a long conversation are long.

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.traces import MessageDict, MessageGraph, MessageKeys, Node
+from rollbook.traces.matching import plainly_same
 from tests.unit.traces.conversations import Turn, assistant, played, turns, user
 
 SYSTEM: MessageDict = {"role": "system", "content": "Be short."}
@@ -186,6 +187,19 @@ def test_what_clients_do_to_a_message_keeps_it_the_same(one: MessageDict, other:
 def test_messages_that_say_something_else_are_not_the_same(one: MessageDict, other: MessageDict) -> None:
     keys = MessageKeys()
     assert keys.of(one) != keys.of(other)
+    graph = MessageGraph()
+    assert graph.add_prompt([one]) != graph.add_prompt([other])
+
+
+_values = st.sampled_from([None, "", "a", False, 0, 1, [], {}, ["a"], [{"id": "c", "function": {"name": "f"}}]])
+_messages = st.dictionaries(st.sampled_from(["content", "tool_calls", "name", "refusal", "flag"]), _values)
+
+
+@given(_messages, _messages)
+def test_quick_look_never_takes_two_messages_for_one(one: MessageDict, other: MessageDict) -> None:
+    keys = MessageKeys()
+    if plainly_same(one, other):
+        assert keys.of(one) == keys.of(other)
 
 
 @given(st.text(st.sampled_from('a\ud800\udfff\x00"\\'), max_size=6))
