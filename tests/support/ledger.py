@@ -15,7 +15,7 @@ from rollbook.ledger.schema import upgrade
 from rollbook.ledger.secrets import token_digest
 from rollbook.ledger.sqlite.engines import database_path
 from rollbook.ledger.urls import SQLITE, parse_url
-from rollbook_client.events import Event, RolloutAdmitted, StageSpan
+from rollbook_client.events import Event, ModelCalled, RolloutAdmitted, StageSpan
 from rollbook_projections import Recorded, RolloutState, evolve
 from tests.support.sql import plain as plain
 from tests.support.sql import rows as rows
@@ -77,6 +77,34 @@ def enter(
     rollout_id: str = "r-1", *, attempt: int = 1, scheduler: str = "s-1", phase: Any = "running"
 ) -> cmd.EnterPhase:
     return cmd.EnterPhase(rollout_id=rollout_id, attempt=attempt, scheduler=scheduler, phase=phase)
+
+
+CALLED = ModelCalled(
+    attempt=0,
+    call=1,
+    model="m",
+    started_at=START_US,
+    ended_at=START_US + SECOND_US,
+    input_tokens=14,
+    output_tokens=16,
+    finish_reason="stop",
+)
+
+
+def record(*events: Event, rollout_id: str = "r-1", attempt: int = 1, scheduler: str = "s-1") -> cmd.Record:
+    return cmd.Record(rollout_id=rollout_id, attempt=attempt, scheduler=scheduler, events=events or (CALLED,))
+
+
+def rescore(
+    rollout_id: str = "r-1",
+    *,
+    task: str = "tasks:Sums",
+    by: str = "cli:alice",
+    scores: tuple[cmd.Score, ...] = (cmd.Score("exact", 0.5), cmd.Score("length", 3.0)),
+    weights: dict[str, float] | None = None,
+    reward: float | None = 0.5,
+) -> cmd.Rescore:
+    return cmd.Rescore(rollout_id, task, by, scores, {"exact": 1.0} if weights is None else weights, reward)
 
 
 def finish(

@@ -9,10 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rollbook.ledger import chain, codec
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.decide import Facts, decide
-from rollbook.ledger.refusals import Refusal, Superseded
+from rollbook.ledger.refusals import Refusal, StillActive, Superseded
 from rollbook_client import events as ev
 from rollbook_projections import Recorded, RolloutState, evolve
 from tests.support.ledger import (
+    CALLED,
     LEASE_US,
     SECOND_US,
     START_US,
@@ -24,9 +25,20 @@ from tests.support.ledger import (
     enter,
     finish,
     poll,
+    record,
+    rescore,
 )
 
 SPANS = (ev.StageSpan("agent", 1, 2),)
+RECORDS = (
+    CALLED,
+    ev.StageTimed(attempt=0, spans=SPANS),
+    ev.ExchangeStopped(attempt=0, condition="max_turns"),
+    ev.RewardRecorded(attempt=0, name="exact", value=1.0),
+    ev.MetricRecorded(attempt=0, name="length", value=None),
+    ev.TraceSaved(attempt=0, version=1, size_bytes=2, data="eJyrBQABdQD5"),
+)
+SCORES = ev.RewardRecorded | ev.MetricRecorded
 
 schedulers = st.sampled_from(["s-1", "s-2"])
 jumps = st.sampled_from([1, SECOND_US, LEASE_US // 2, LEASE_US - 1, LEASE_US, 2 * LEASE_US])
@@ -51,7 +63,10 @@ class LifeCycle(RuleBasedStateMachine):
 
     def judge(self, rollout_id: str, command: cmd.Command[Any]) -> Refusal | tuple[ev.Event, ...]:
         history = self.histories.get(rollout_id)
-        facts = Facts(api_seen_at=self.now if self.api_alive else self.api_seen_at)
+        facts = Facts(
+            api_seen_at=self.now if self.api_alive else self.api_seen_at,
+            scorings=sum(isinstance(event, ev.ScoresRevised) for event in history.events) if history else 0,
+        )
         decision = decide(history.state if history else None, facts, command, self.now)
         if isinstance(decision, Refusal):
             return decision
@@ -145,6 +160,20 @@ class LifeCycle(RuleBasedStateMachine):
         self.for_attempt(index, enter, phase=phase)
 
     @precondition(lambda self: self.attempts)
+    @rule(index=picks, events=st.lists(st.sampled_from(RECORDS), min_size=1, max_size=4).map(tuple))
+    def attempt_records(self, index: int, events: tuple[ev.Event, ...]) -> None:
+        self.for_attempt(index, lambda rollout_id, **values: record(*events, rollout_id=rollout_id, **values))
+
+    @rule(index=picks)
+    def rollout_is_scored_anew(self, index: int) -> None:
+        ids = list(self.histories)
+        rollout_id = ids[-1 - index % len(ids)]
+        state = self.histories[rollout_id].state
+        assert state is not None
+        answer = self.judge(rollout_id, rescore(rollout_id))
+        assert isinstance(answer, StillActive) == state.active
+
+    @precondition(lambda self: self.attempts)
     @rule(
         index=picks,
         status=st.sampled_from(["success", "failure", "cancelled"]),
@@ -181,8 +210,12 @@ class LifeCycle(RuleBasedStateMachine):
                     assert is_open
                     assert event.attempt == attempt
                     is_open = False
-                elif isinstance(event, ev.PhaseEntered | ev.RewardRecorded | ev.MetricRecorded):
-                    assert is_open
+                elif isinstance(event, SCORES) and event.scoring:
+                    assert not is_open
+                    assert event.attempt == attempt
+                elif isinstance(event, (ev.PhaseEntered, *ev.RECORDABLE)):
+                    # Only a deadline that passes in the queue is timed without an attempt.
+                    assert is_open or isinstance(event, ev.StageTimed)
                     assert event.attempt == attempt
 
     @invariant()
@@ -194,8 +227,15 @@ class LifeCycle(RuleBasedStateMachine):
             assert state is not None
             assert state.terminal == ("rollout_finished" in kinds)
             if state.terminal:
-                after = kinds[kinds.index("rollout_finished") + 1 :]
-                assert after in ([], ["attempt_ended"], ["stage_timed", "attempt_ended"])
+                after = history.events[kinds.index("rollout_finished") + 1 :]
+                clean_up, closed, later = split(after, ev.AttemptEnded)
+                if state.scheduler is None and not closed:
+                    clean_up, later = [], clean_up  # it was over before any attempt, or with one
+                of_attempts = set(ev.RECORDABLE) - {ev.RewardRecorded, ev.MetricRecorded}
+                assert {type(event) for event in clean_up} <= of_attempts
+                assert {type(event) for event in later} <= {*ev.RECORDABLE[-2:], ev.ScoresRevised}
+                revised = [event.scoring for event in later if isinstance(event, ev.ScoresRevised)]
+                assert revised == list(range(1, len(revised) + 1))
                 ending = (state.status, state.finished_at, state.result_position, state.err_category, state.changed_at)
                 assert self.endings.setdefault(rollout_id, ending) == ending
 
@@ -219,16 +259,14 @@ class LifeCycle(RuleBasedStateMachine):
         for history in self.histories.values():
             folded: RolloutState | None = None
             digest = chain.GENESIS
-            for record in history.records:
-                event = record.event
+            for kept in history.records:
+                event = kept.event
                 payload = codec.encode(event)
-                digest = chain.link(
-                    digest, record.number, record.seq, event.TYPE, event.VERSION, record.recorded_at, payload
-                )
+                digest = chain.link(digest, kept.number, kept.seq, event.TYPE, event.VERSION, kept.recorded_at, payload)
                 stored = codec.decode(event.TYPE, event.VERSION, payload)
                 folded = evolve(
                     folded,
-                    Recorded(record.position, record.number, record.seq, record.recorded_at, digest, stored),
+                    Recorded(kept.position, kept.number, kept.seq, kept.recorded_at, digest, stored),
                 )
             assert folded == history.state
 
@@ -252,6 +290,14 @@ def open_attempt(events: list[ev.Event]) -> tuple[int, str] | None:
         elif isinstance(event, ev.AttemptEnded):
             started = None
     return started
+
+
+def split(events: list[ev.Event], kind: type[ev.Event]) -> tuple[list[ev.Event], list[ev.Event], list[ev.Event]]:
+    """What comes before the first event of a kind, that one, and what comes after it."""
+    for index, event in enumerate(events):
+        if isinstance(event, kind):
+            return events[:index], [event], events[index + 1 :]
+    return events, [], []
 
 
 LifeCycle.TestCase.settings = settings(max_examples=max(200, settings().max_examples), stateful_step_count=60)
