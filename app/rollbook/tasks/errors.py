@@ -1,9 +1,9 @@
 """The errors of tasks.
 
-    TaskError               the task, or a hook of it, is not as it must be: the rollout fails and says so
-    RuntimeStoppedError     a runtime was used after it had been stopped: its owner's mistake, raised to the caller
-    JudgeError              a judge gave no score; the score stays null and the rollout is none the worse
-    ToolError               a tool cannot be called as asked; the program gets it as the tool's result
+TaskError               the task, or a hook of it, is not as it must be: the rollout fails and says so
+RuntimeStoppedError     a runtime was used after it had been stopped: its owner's mistake, raised to the caller
+JudgeError              a judge gave no score; the score stays null and the rollout is none the worse
+ToolError               a tool cannot be called as asked; the program gets it as the tool's result
 """
 
 from __future__ import annotations

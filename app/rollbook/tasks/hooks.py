@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, overload
 
 from msgspec import Struct
@@ -131,7 +132,7 @@ class Hooked:
     hooks: ClassVar[HookSet] = HookSet()
     hook_kinds: ClassVar[frozenset[Kind]] = frozenset({"reward", "metric", "stop", "intercept"})
     """What subclasses may have."""
-    state_type: ClassVar[Callable[[], Any] | None] = None
+    state_type: ClassVar[Callable[[], Any]] = SimpleNamespace
     """The class of the rollout's own object; a parameter annotated with it is given that object."""
 
     def __init_subclass__(cls, **options: Any) -> None:

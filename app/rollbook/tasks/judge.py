@@ -162,7 +162,7 @@ class Judge:
     def _delay_sec(self, number: int, retry_after: str | None) -> float:
         if retry_after is not None:
             return retry_after_sec(retry_after)
-        return self.backoff_sec * 2 ** (number - 1) * random.uniform(0.5, 1.0)
+        return self.backoff_sec * 2.0 ** (number - 1) * random.uniform(0.5, 1.0)
 
     def _text(self, response: httpx.Response, call: _Call) -> str:
         try:

@@ -44,9 +44,7 @@ async def run_request_interceptors(
             continue
         messages = [changed.get(index, message) for index, message in enumerate(request.messages)]
         before = [request.messages[index] for index in changed]
-        rewrites.append(
-            Rewrite(hook=hook.name, side="request", call=call, before=before, after=list(changed.values()))
-        )
+        rewrites.append(Rewrite(hook=hook.name, side="request", call=call, before=before, after=list(changed.values())))
         request = msgspec.structs.replace(request, messages=messages)
     return request, rewrites
 
@@ -72,9 +70,7 @@ async def run_response_interceptors(
     return response, rewrites
 
 
-async def first_stop(
-    hooks: Sequence[Hook], given: Given, *, boundary: Request | Response | None = None
-) -> str | None:
+async def first_stop(hooks: Sequence[Hook], given: Given, *, boundary: Request | Response | None = None) -> str | None:
     """The name of the first of the stops `hooks` that ends the rollout here, None if none does.
 
     `boundary` is the request or the response that they look at; each gets a copy of it. Raises `TaskError` naming

@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace, get_original_bases
+from types import get_original_bases
 from typing import Any, ClassVar, Self, get_args, get_origin
 
 from rollbook.backends.references import resolve
@@ -39,7 +39,6 @@ class Task[DataT: TaskData](Hooked):
 
     data_type: ClassVar[type[TaskData]] = TaskData
     """What rows are read as; taken from ``Task[…]``."""
-    state_type = SimpleNamespace
     state: Any = None
     """The rollout's own object; None outside of a rollout."""
     toolsets: Sequence[Toolset] = ()

@@ -195,8 +195,9 @@ def _described(own: Mapping[str, tuple[Any, Any]], *, who: str) -> tuple[type[ms
 
 
 def _default(value: Any) -> Any:
-    # A struct copies no mutable default by itself.
-    return msgspec.field(default_factory=lambda: value) if isinstance(value, (list, dict, set)) else value
+    if isinstance(value, (list, dict, set)):  # a struct copies no default by itself
+        return msgspec.field(default_factory=lambda: copy.deepcopy(value))
+    return value
 
 
 def _with_words(hint: Any) -> Any:
