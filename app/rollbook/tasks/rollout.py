@@ -11,12 +11,12 @@ import copy
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any, Literal
 
 from rollbook.backends.failures import Failure
 from rollbook.backends.stage import StageError, run_stage
-from rollbook.interception.endpoint import Endpoint, Session, shared_endpoint
+from rollbook.interception.endpoint import Endpoint, shared_endpoint
+from rollbook.interception.session import Session
 from rollbook.sdk.values import MessageDict
 from rollbook.tasks.arguments import Given
 from rollbook.tasks.budget import CumulativeBudget, SharedDeadline
@@ -104,11 +104,17 @@ class Rollout:
         self._state: _State = "new"
         self._failed = False
         self._harness_ready = False
+        self._harness_open = False
 
     @property
     def failed(self) -> bool:
         """Whether something went wrong so far; a stop is none."""
         return self._failed
+
+    @property
+    def spent_sec(self) -> float:
+        """What the agent has spent of its time budget: the segments' time, without any wait for a user."""
+        return self._budget.spent_sec
 
     @property
     def messages(self) -> list[MessageDict]:
@@ -135,6 +141,8 @@ class Rollout:
             await self.abort()
             raise
         except StageError as error:
+            self._state = "over"
+            self._check_borrowed()
             self._fail("setup" if self._runtime_started else "boot", error.failure, cause=error.__cause__)
         if self._failed:
             self._state = "over"
@@ -153,7 +161,7 @@ class Rollout:
         with self._stages.during("setup"):
             deadline = SharedDeadline(self.data.timeouts.setup)
             await _shared(deadline, "the task's set-up", lambda: self._task.setup(self.data, self._started))
-            self._harness_ready = True
+            self._harness_ready = self._harness_open = True
             await _shared(deadline, "the harness's set-up", lambda: self._harness.setup(self._started, self.data))
             await run_stage(self._connect, "opening the interception endpoint", limit_sec=None)
             try:
@@ -164,10 +172,14 @@ class Rollout:
     async def _boot(self) -> None:
         with self._stages.during("boot"):
             if self._owned is not None:
-                self._runtime = self._owned()
-                await run_stage(self._runtime.start, "the runtime's start", limit_sec=None)
+                await run_stage(self._start_own, "the runtime's start", limit_sec=None)
             self._runtime_started = True
             self._given.runtime = self._runtime
+
+    async def _start_own(self) -> None:
+        assert self._owned is not None
+        self._runtime = self._owned()
+        await self._runtime.start()
 
     async def _connect(self) -> None:
         endpoint = self._endpoint or await shared_endpoint()
@@ -188,12 +200,15 @@ class Rollout:
         """
         if self._state != "open" or self._failed or self._turns.stopped:
             return False
-        self._check_borrowed()
         before = self.trace.num_turns
         try:
+            self._check_borrowed()
             await self._segment(list(messages or ()))
         except asyncio.CancelledError:
             await self.abort()
+            raise
+        except RuntimeStoppedError:
+            self._state = "over"
             raise
         if self._failed or self._turns.stopped or self.trace.num_turns == before:
             self._state = "over"
@@ -221,6 +236,7 @@ class Rollout:
                 )
         except StageError as error:
             failure = error
+        self._check_borrowed()
         if said and self.trace.num_turns == turns and not self.trace.calls:
             self.trace.commit_prompt(said)
         self._judge_segment(failure)
@@ -252,21 +268,29 @@ class Rollout:
     def _judge_segment(self, failure: StageError | None) -> None:
         """Say what went wrong in a segment, the true cause first: time, a hook, the model, then the program."""
         call = self._turns.failed_call
-        if self._budget.exceeded:
-            limit = self._budget.limit_sec or 0.0
-            waiting = f"; its last model call: {call.error.message}" if call is not None and call.error else ""
-            late = Failure(f"the agent exceeded its budget of {limit:g}s{waiting}", RolloutErrorCategory.TIMEOUT)
+        if self._budget.exceeded or (failure is not None and failure.__cause__ is None):
+            late = Failure(self._lateness(), RolloutErrorCategory.TIMEOUT)
             self._fail("agent", late, name="TimeoutError")
-        elif self._turns.stopped:
-            return
         elif self._turns.task_error is not None:
             self._record(trace_error("agent", self._turns.task_error, who="the task"))
+        elif self._turns.stopped:
+            return
         elif call is not None and call.error is not None:
             self._fail("agent", _call_failure(call.error), name="ModelCallError")
             if failure is not None:
                 self._fail("agent", failure.failure, cause=failure.__cause__)
         elif failure is not None:
             self._fail("agent", failure.failure, cause=failure.__cause__)
+
+    def _lateness(self) -> str:
+        text = f"the agent exceeded its budget of {self._budget.limit_sec or 0.0:g}s"
+        call = self._turns.failed_call
+        if waiting := self._turns.in_flight:
+            calls = "a model call" if waiting == 1 else f"{waiting} model calls"
+            return f"{text} while the model had not answered {calls}"
+        if call is not None and call.error is not None:
+            return f"{text}; its last model call failed: {call.error.message}"
+        return text
 
     # Ending
 
@@ -281,36 +305,43 @@ class Rollout:
         opened, self._state = self._state != "new", "closed"
         try:
             await self._wind_down()
-            lost = self._borrowed_is_stopped()
-            if scored and opened and not self._failed and not lost:
+            if scored and opened and not self._failed and not self._borrowed_is_stopped():
                 await self._finalize_and_score()
         except asyncio.CancelledError:
-            await self._free()
+            self._failed = True
+            await self._free(saving=True)
             raise
-        await self._free()
-        self.trace.ok = not self._failed
-        self._save()
+        lost = self._borrowed_is_stopped()
+        await self._free(saving=True)
         if lost:
             self._check_borrowed()
         return self.trace
 
     async def abort(self) -> None:
-        """Free everything at once, unscored: for cancellations. Does nothing after `close`."""
+        """Free everything at once, unscored: for cancellations. Does nothing after `close`.
+
+        What was generated until now is kept. A cancellation does not cut it short; it is raised afterwards.
+        """
         if self._state == "closed":
             return
-        self._state = "closed"
+        begun, self._state = self._state != "new", "closed"
         self._failed = True
-        with suppress(asyncio.CancelledError):  # our caller raises its own
-            await self._free()
+        await self._free(saving=begun)
 
     async def _wind_down(self) -> None:
         """End the program's session and the endpoint's; what was generated stays whatever fails here."""
         self._stages.end("agent")
+        await to_the_end(self._close_harness())
+        await self._disconnect()
+
+    async def _close_harness(self) -> None:
+        if not self._harness_open:
+            return
+        self._harness_open = False
         try:
             await run_stage(self._harness.close, "closing the harness", limit_sec=CLEAN_UP_SEC)
         except StageError as error:
             log.warning("rollout %s: %s; its trajectory is kept", self.trace.rollout_id, error)
-        await self._disconnect()
 
     async def _disconnect(self) -> None:
         session, self._session = self._session, None
@@ -327,19 +358,24 @@ class Rollout:
                     limit_sec=timeouts.finalize,
                 )
         except StageError as error:
-            self._fail("finalize", error.failure, cause=error.__cause__)
+            self._fail_ending("finalize", error)
             return
         try:
             with self._stages.during("scoring"):
                 await run_stage(self._score, "scoring", limit_sec=timeouts.scoring)
         except StageError as error:
-            self._fail("scoring", error.failure, cause=error.__cause__)
-        finally:
-            self._tell_scores()
+            self._fail_ending("scoring", error)
+        self._tell_scores()
+
+    def _fail_ending(self, stage: str, error: StageError) -> None:
+        if not self._borrowed_is_stopped():  # that is its owner's fault, and raised to the caller
+            self._fail(stage, error.failure, cause=error.__cause__)
 
     async def _score(self) -> None:
-        for error in await score(self._given, self._task, self._harness):
-            self._record(error)
+        errors = await score(self._given, self._task, self._harness)
+        if not self._borrowed_is_stopped():
+            for error in errors:
+                self._record(error)
         for name, value in self._harness.measurements().items():
             self.trace.metrics.setdefault(name, value)
 
@@ -350,12 +386,13 @@ class Rollout:
             weight = self.trace.weights.get(name, 1.0)
             self._tell(RewardRecorded(attempt=0, name=name, value=value, weight=weight))
 
-    async def _free(self) -> None:
-        await to_the_end(self._free_all())
+    async def _free(self, *, saving: bool) -> None:
+        await to_the_end(self._free_all(saving=saving))
 
-    async def _free_all(self) -> None:
+    async def _free_all(self, *, saving: bool) -> None:
         self._stages.end_all()
         await self._disconnect()
+        await self._close_harness()
         if self._harness_ready:
             self._harness_ready = False
             try:
@@ -368,6 +405,9 @@ class Rollout:
                 await runtime.stop()
             except Exception:
                 log.exception("rollout %s: its runtime could not be stopped", self.trace.rollout_id)
+        if saving:
+            self.trace.ok = not self._failed
+            self._save()
 
     def _save(self) -> None:
         written = dumps(self.trace)

@@ -7,6 +7,7 @@ committed, then its stops.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
@@ -25,6 +26,9 @@ from rollbook_client.events import Event, ExchangeStopped, MessageRewritten, Mod
 
 __all__ = ["Turns", "called"]
 
+_INTERCEPTED_ROLES = ("user", "tool")
+"""Of messages that interceptors may rewrite; a request without a new one of these is not shown to them."""
+
 
 class Turns:
     """The call policy of one rollout. Calls may overlap; everything happens on one event loop."""
@@ -41,17 +45,16 @@ class Turns:
         self.task_error: TaskError | None = None
         """The first mistake of a hook; from then on no turn is served."""
         self.failed_call: ModelCall | None = None
-        """The last call that failed, unless a later one brought an answer."""
+        """The last call that failed, unless a later one brought an answer. One that we ended ourselves is none."""
+        self.in_flight = 0
+        """How many calls have gone to the model and are not answered yet."""
         self._given = given
         self._hooks = hooks
         self._limits = limits
         self._tell = tell
-        self._in_flight = 0
         self._keys = MessageKeys()
-        self._handed_out: set[Hashable] = set()
-        """Messages of users that passed the interceptors before the program had them."""
-        self._rewritten: dict[tuple[int, Hashable], MessageDict] = {}
-        """What became of a message, by its place and what the program sent: its history goes on having the old one."""
+        self._passed: dict[Hashable, list[MessageDict]] = {}
+        """What has been through the interceptors, by how the program has it, and what became of it each time."""
 
     @property
     def needs_whole_answer(self) -> bool:
@@ -70,9 +73,9 @@ class Turns:
             TaskError: an interceptor broke a rule.
         """
         request = Request(messages=list(messages))
-        new = frozenset(range(known, len(messages)))
-        handed = await self._intercepted(request, new)
-        self._handed_out.update(self._keys.of(message) for message in handed.messages[known:])
+        handed = await self._intercepted(request, frozenset(range(known, len(messages))))
+        for message in handed.messages[known:]:
+            self._passed.setdefault(self._keys.of(message), []).append(message)
         return handed.messages
 
     async def before(self, request: Request) -> Request:
@@ -92,33 +95,35 @@ class Turns:
                 self._stop(name)
         # Another call of this rollout may have ended the exchange while the hooks ran.
         self._refuse_if_over()
-        self._in_flight += 1
+        self.in_flight += 1
         return request
 
     async def answered(self, request: Request, response: Response, call: ModelCall) -> Response:
         """See `CallPolicy.answered`."""
-        try:
-            self.failed_call = None
-            async with _Blaming(self):
+        self.failed_call = None
+        async with _Blaming(self):
+            try:
                 response, rewrites = await run_response_interceptors(
                     self._hooks.response_interceptors, response, self._given
                 )
-                committed = self._commit(request, response, call)
-                for rewrite in rewrites:
-                    self._note(msgspec.structs.replace(rewrite, call=committed.number))
-                if name := await first_stop(self._hooks.response_stops, self._given, boundary=response):
-                    self._stop(name)
-        finally:
-            self._in_flight -= 1
+            except BaseException:
+                self._commit(request, response, call)  # the turn happened, whatever a hook makes of it
+                raise
+            committed = self._commit(request, response, call)
+            for rewrite in rewrites:
+                self._note(msgspec.structs.replace(rewrite, call=committed.number))
+            if name := await first_stop(self._hooks.response_stops, self._given, boundary=response):
+                self._stop(name)
         return response
 
     def failed(self, request: Request, call: ModelCall) -> None:
         """See `CallPolicy.failed`."""
-        self._in_flight -= 1
+        self.in_flight -= 1
         # Its prompt stays out of the graph: what was never answered is no branch.
         call = self.trace.commit_call(call, None, None)
         self._tell(called(call))
-        self.failed_call = call
+        if call.error is not None and call.error.kind != "aborted":
+            self.failed_call = call
 
     def _refuse_if_over(self) -> None:
         if self.trace.stop_condition is not None:
@@ -129,7 +134,7 @@ class Turns:
     def _turns_are_out(self) -> bool:
         """Whether the turns that are on their way take all that are left."""
         limit = self._limits.max_turns
-        return limit is not None and self.trace.num_turns + self._in_flight >= limit
+        return limit is not None and self.trace.num_turns + self.in_flight >= limit
 
     def _stop(self, name: str) -> None:
         if self.trace.stop_condition is None:
@@ -138,6 +143,8 @@ class Turns:
         raise Refused(name)
 
     async def _intercepted(self, request: Request, new: frozenset[int]) -> Request:
+        if not any(request.messages[index].get("role") in _INTERCEPTED_ROLES for index in new):
+            return request
         request, rewrites = await run_request_interceptors(
             self._hooks.request_interceptors, request, self._given, new=new
         )
@@ -146,24 +153,32 @@ class Turns:
         return request
 
     async def _intercept_new(self, sent: Request) -> Request:
-        """Pass what nobody has seen yet through the interceptors: what is neither in the graph nor handed out by us."""
-        messages = [self._rewritten.get(self._place(*item), item[1]) for item in enumerate(sent.messages)]
-        new = frozenset(
-            index
-            for index in range(self.trace.graph.known(messages), len(messages))
-            if self._keys.of(messages[index]) not in self._handed_out
-            and self._place(index, sent.messages[index]) not in self._rewritten
-        )
-        request = await self._intercepted(msgspec.structs.replace(sent, messages=messages), new)
-        for index in new:
-            if request.messages[index] is not messages[index]:
-                self._rewritten[self._place(index, sent.messages[index])] = request.messages[index]
+        """Pass what has not been through the interceptors yet; what has, becomes again what it became then.
+
+        A program goes on having a message as it was before it was rewritten, at another place too where it has cut
+        its history. So messages are told by what they say: of several equal ones the first was the first.
+        """
+        seen: Counter[Hashable] = Counter()
+        messages: list[MessageDict] = []
+        first_time: dict[int, Hashable] = {}
+        for index, message in enumerate(sent.messages):
+            key = self._keys.of(message)
+            passed = self._passed.get(key, ())
+            if seen[key] < len(passed):
+                messages.append(passed[seen[key]])
+            else:
+                messages.append(message)
+                first_time[index] = key
+            seen[key] += 1
+        known = self.trace.graph.known(messages)
+        new = {index: key for index, key in first_time.items() if index >= known}
+        request = await self._intercepted(msgspec.structs.replace(sent, messages=messages), frozenset(new))
+        for index, key in new.items():
+            self._passed.setdefault(key, []).append(request.messages[index])
         return request
 
-    def _place(self, index: int, message: MessageDict) -> tuple[int, Hashable]:
-        return index, self._keys.of(message)
-
     def _commit(self, request: Request, response: Response, call: ModelCall) -> ModelCall:
+        self.in_flight -= 1  # from now on it counts among the trace's turns
         prompt = self.trace.commit_prompt(request.messages)
         call = self.trace.commit_call(call, response.message, prompt)
         self._tell(called(call))
