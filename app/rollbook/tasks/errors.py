@@ -8,11 +8,13 @@ ToolError               a tool cannot be called as asked; the program gets it as
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rollbook.backends.failures import failure_of
 from rollbook.traces.trace import TraceError
 from rollbook_client.statuses import RolloutErrorCategory
 
-__all__ = ["JudgeError", "RuntimeStoppedError", "TaskError", "ToolError", "trace_error"]
+__all__ = ["JudgeError", "RuntimeStoppedError", "TaskError", "ToolError", "cause_of", "trace_error"]
 
 
 class TaskError(Exception):
@@ -55,3 +57,8 @@ def trace_error(stage: str, error: BaseException, *, who: str) -> TraceError:
     elif isinstance(error, JudgeError):
         category = RolloutErrorCategory.HTTP_ERROR
     return TraceError(stage=stage, type=type(error).__name__, message=failure.message, category=category.value)
+
+
+def cause_of(errors: Iterable[TraceError]) -> TraceError | None:
+    """The first of a trace's errors that fails a rollout; a judge's does not."""
+    return next((error for error in errors if error.type != JudgeError.__name__), None)

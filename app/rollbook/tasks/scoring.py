@@ -17,29 +17,35 @@ from rollbook.tasks.running import call_hook
 from rollbook.tasks.task import Task, check_names
 from rollbook.traces.trace import Trace, TraceError
 
-__all__ = ["score", "seed_scores"]
+__all__ = ["check_scores", "score", "seed_scores"]
 
 STAGE = "scoring"
 
 type Scores = dict[str, float | None]
 
 
-def seed_scores(trace: Trace, task: Task[Any], harness: object = None) -> None:
-    """Put every expected name into the trace's scores as null, and forget what was there: nothing is scored yet.
-
-    Raises `TaskError` where the task and its harness, or its judges, use a name twice.
-    """
+def check_scores(task: Task[Any], harness: object = None) -> None:
+    """Raise `TaskError` where the task and its harness, or the task and its judges, use a name twice."""
     try:
         check_names(type(task).__name__, task)
     except TypeError as error:
         raise TaskError(str(error)) from error
-    own = [hook.name for hook in task.hooks.metrics]
-    theirs = [hook.name for hook in _metrics_of(harness)]
-    if twice := sorted(set(own) & set(theirs)):
+    own = {hook.name for hook in task.hooks.metrics}
+    if twice := sorted(own & {hook.name for hook in _metrics_of(harness)}):
         raise TaskError(
             f"the task and its harness both have the metric {twice[0]!r}; "
             f"metrics are kept by name, so give the task's another"
         )
+
+
+def seed_scores(trace: Trace, task: Task[Any], harness: object = None) -> None:
+    """Put every expected name into the trace's scores as null, and forget what was there: nothing is scored yet.
+
+    Raises `TaskError` as `check_scores` does.
+    """
+    check_scores(task, harness)
+    own = [hook.name for hook in task.hooks.metrics]
+    theirs = [hook.name for hook in _metrics_of(harness)]
     trace.metrics = dict.fromkeys([*own, *theirs])
     trace.rewards = dict.fromkeys([*(hook.name for hook in task.hooks.rewards), *(one.name for one in task.judges)])
     trace.weights = {hook.name: hook.weight for hook in task.hooks.rewards} | {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -99,6 +100,12 @@ def load_task(reference: str | type[Task[Any]] | Task[Any]) -> Task[Any]:
         sys.path.insert(0, folder)
     found = resolve(reference)
     if isinstance(found, type) and issubclass(found, Task):
+        try:
+            inspect.signature(found).bind()
+        except TypeError as error:
+            raise TypeError(
+                f"{reference} takes arguments ({error}); give them defaults, or name an object of it instead"
+            ) from error
         found = found()
     if isinstance(found, Task):
         return found

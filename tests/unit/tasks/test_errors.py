@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollbook.tasks.errors import JudgeError, RuntimeStoppedError, TaskError, trace_error
+from rollbook.tasks.errors import JudgeError, RuntimeStoppedError, TaskError, cause_of, trace_error
 from rollbook.traces.trace import TraceError
 
 
@@ -22,3 +22,10 @@ def test_error_is_categorised(error: Exception, category: str) -> None:
 
 def test_error_without_text_says_who_raised_it() -> None:
     assert "the task raised LookupError" in trace_error("setup", LookupError(), who="the task").message
+
+
+def test_cause_is_the_first_error_that_fails_a_rollout() -> None:
+    judged = trace_error("scoring", JudgeError("bad", judge="j"), who="a judge")
+    scored = trace_error("scoring", ValueError("bad"), who="a method")
+    assert cause_of([judged, scored]) is scored
+    assert cause_of([judged]) is None

@@ -81,6 +81,7 @@ def test_task_is_found_by_module_and_name(name: str) -> None:
 def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rollbook_task_of_a_test.py").write_text(
         "from rollbook.tasks.task import Task\n\n\nclass Sums(Task): ...\n\n\nTASK = Sums()\nNUMBER = 3\n"
+        "class Needy(Task):\n    def __init__(self, size): ...\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))  # what load_task puts there is gone after the test
@@ -98,6 +99,7 @@ def test_task_may_be_given_as_it_is() -> None:
         ("rollbook_task_of_a_test", ValueError, "names no object"),
         ("no_such_module_here:Sums", ImportError, "no_such_module_here"),
         ("rollbook_task_of_a_test:Missing", ImportError, "has no 'Missing'"),
+        ("rollbook_task_of_a_test:Needy", TypeError, "Needy takes arguments .*give them defaults"),
         ("rollbook_task_of_a_test:NUMBER", TypeError, "NUMBER is 3 .*not a task; name a subclass"),
     ],
 )
