@@ -16,6 +16,7 @@ from rollbook.sdk.context import RolloutContext, get_rollout_context
 from rollbook.sdk.sample import RolloutSample
 from rollbook.sdk.span import StageSpan, timed
 from rollbook.tasks.data import TaskData
+from rollbook.tasks.errors import cause_of
 from rollbook.tasks.harnesses.base import Harness
 from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.rollout import Rollout
@@ -167,7 +168,7 @@ def _result(trace: Trace, request: ExecutionRequest) -> ExecutionResult:
     )
     if trace.ok:
         return ExecutionResult(status=RolloutStatus.SUCCESS, sample=sample)
-    cause = trace.errors[0]
+    cause = cause_of(trace.errors) or trace.errors[0]
     scored_late = cause.stage in ("finalize", "scoring")
     return ExecutionResult(
         status=RolloutStatus.FAILURE,

@@ -17,7 +17,7 @@ from rollbook.backends.failures import Failure
 from rollbook.backends.stage import StageError, run_stage
 from rollbook.interception.endpoint import Endpoint, shared_endpoint
 from rollbook.interception.session import Session
-from rollbook.sdk.values import MessageDict
+from rollbook.sdk.values import MessageDict, finite_number
 from rollbook.tasks.arguments import Given
 from rollbook.tasks.budget import CumulativeBudget, SharedDeadline
 from rollbook.tasks.data import TaskData
@@ -26,11 +26,11 @@ from rollbook.tasks.errors import RuntimeStoppedError, TaskError, trace_error
 from rollbook.tasks.harnesses.base import Exchange, Harness
 from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.runtimes.base import Runtime
-from rollbook.tasks.scoring import score
+from rollbook.tasks.scoring import check_scores, score
 from rollbook.tasks.task import Task
 from rollbook.tasks.timing import Stages
 from rollbook.tasks.toolsets import ToolsetIndex
-from rollbook.tasks.turns import Turns
+from rollbook.tasks.turns import Turns, called
 from rollbook.traces.calls import CallError
 from rollbook.traces.storage import dumps
 from rollbook.traces.trace import Trace, TraceError
@@ -156,6 +156,11 @@ class Rollout:
         if self.data.prompt is None and not self._user:
             missing = TaskError("the task has no prompt, and no user opens the exchange; give TaskData a prompt")
             self._record(trace_error("setup", missing, who="the task"))
+            return
+        try:
+            check_scores(self._task, self._harness)
+        except TaskError as error:
+            self._record(trace_error("setup", error, who="the task"))
             return
         await self._boot()
         with self._stages.during("setup"):
@@ -377,9 +382,11 @@ class Rollout:
             for error in errors:
                 self._record(error)
         for name, value in self._harness.measurements().items():
-            self.trace.metrics.setdefault(name, value)
+            self.trace.metrics.setdefault(name, finite_number(value, f"the harness's measurement {name!r}"))
 
     def _tell_scores(self) -> None:
+        for call in self.trace.extra_usage:
+            self._tell(called(call))
         for name, value in self.trace.metrics.items():
             self._tell(MetricRecorded(attempt=0, name=name, value=value))
         for name, value in self.trace.rewards.items():
