@@ -80,6 +80,6 @@ def _without_surrogates(value: Any) -> Any:
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
         return {key: _without_surrogates(inner) for key, inner in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_without_surrogates(inner) for inner in value]
     return value

@@ -12,19 +12,27 @@ import msgspec
 import pytest
 
 from rollbook.scheduler.child import Child, ChildEvents
+from rollbook.scheduler.records import unpacked
 from rollbook.scheduler.runners import Deadline
-from rollbook.scheduler.wire import Assignment, Finished
+from rollbook.scheduler.wire import Assignment, Finished, Recorded
+from rollbook_client.events import Event, ExchangeStopped
 
 FLOW = """
 import asyncio, os, subprocess, sys, threading
 from pathlib import Path
-from rollbook import AgentWorkflow, AgentWorkflowConfig
+from rollbook import AgentWorkflow, AgentWorkflowConfig, get_rollout_context
+from rollbook_client.events import ExchangeStopped
 
 class Flow(AgentWorkflow[AgentWorkflowConfig]):
     async def run(self, ctx):
         match ctx.metadata:
             case {"say": size}:
                 return [{"role": "assistant", "content": "x" * size}]
+            case {"record": count}:
+                for number in range(count):
+                    get_rollout_context().record(ExchangeStopped(attempt=0, condition=str(number)))
+                    await asyncio.sleep(0)
+                return []
             case {"thread": _}:
                 threading.Thread(target=threading.Event().wait).start()
                 return []
@@ -43,6 +51,7 @@ class Runner:
 
     def __init__(self, flow: Path) -> None:
         self.finished: list[Finished] = []
+        self.recorded: list[Event] = []
         self.ready = asyncio.Event()
         self.reported = asyncio.Event()
         self.died = asyncio.Event()
@@ -50,6 +59,7 @@ class Runner:
             lambda _: self.ready.set(),
             pytest.fail,
             lambda _key, _phase: None,
+            self._note,
             self._report,
             lambda _: self.died.set(),
         )
@@ -59,6 +69,10 @@ class Runner:
     def pid(self) -> int:
         assert self.child.pid is not None
         return self.child.pid
+
+    def _note(self, message: Recorded) -> None:
+        assert message.key not in {report.key for report in self.finished}
+        self.recorded += [unpacked(record) for record in message.records]
 
     def _report(self, report: Finished) -> None:
         self.finished.append(report)
@@ -85,6 +99,14 @@ async def runner(tmp_path: Path) -> AsyncIterator[Runner]:
     yield runner
     await runner.child.kill()
     runner.child.close()
+
+
+async def test_records_arrive_in_their_order_before_the_end(runner: Runner) -> None:
+    runner.assign(1, record=1_000)
+    async with asyncio.timeout(30):
+        await runner.reported.wait()
+    assert runner.finished[0].status == "success"
+    assert runner.recorded == [ExchangeStopped(attempt=0, condition=str(number)) for number in range(1_000)]
 
 
 async def test_results_sent_before_the_death_count(runner: Runner) -> None:

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 
-from rollbook import AgentWorkflow, AgentWorkflowConfig, AgentWorkflowContext, LocalBackend
+from rollbook import AgentWorkflow, AgentWorkflowConfig, AgentWorkflowContext, LocalBackend, get_rollout_context
+from rollbook.scheduler.records import unpacked
 from rollbook.scheduler.runner.logs import SecretRegistry
 from rollbook.scheduler.runner.thread import ThreadPool
 from rollbook.scheduler.runners import Deadline, Lost
-from rollbook.scheduler.wire import Assignment, Finished
+from rollbook.scheduler.wire import Assignment, Finished, Recorded
 from rollbook_client.events import Phase
+from tests.support.ledger import CALLED
 
 
 class Flow(AgentWorkflow[AgentWorkflowConfig]):
@@ -23,6 +25,10 @@ class Flow(AgentWorkflow[AgentWorkflowConfig]):
             self.task = asyncio.create_task(leave())
             self.task.add_done_callback(lambda task: task.exception())
             await asyncio.Event().wait()
+        if "record" in (ctx.metadata or {}):
+            rollout = get_rollout_context()
+            assert rollout is not None
+            rollout.record(CALLED)
         return [{"role": "assistant", "content": "done"}]
 
 
@@ -35,10 +41,16 @@ class Reports:
 
     def __init__(self) -> None:
         self.ended: dict[int, Finished | Lost] = {}
+        self.recordings: list[Recorded] = []
         self.slots = 0
         self._changed = asyncio.Event()
 
     def entered(self, key: int, phase: Phase) -> None:
+        self._changed.set()
+
+    def recorded(self, message: Recorded) -> None:
+        assert message.key not in self.ended
+        self.recordings.append(message)
         self._changed.set()
 
     def finished(self, report: Finished) -> None:
@@ -95,6 +107,16 @@ async def test_next_rollouts_run_after_one_ended_the_loop(caplog: pytest.LogCapt
     assert "SystemExit" in caplog.text
     await pool.stop(10)
     assert entered[-2:] == ["in", "out"]
+
+
+async def test_what_a_rollout_records_comes_before_its_end() -> None:
+    pool, reports = ThreadPool(LocalBackend(workflow=Flow), SecretRegistry()), Reports()
+    await pool.start(reports)
+    pool.run(assignment(1, record=True), NO_DEADLINE)
+    await reports.until(lambda: 1 in reports.ended)
+    (message,) = reports.recordings
+    assert [unpacked(record) for record in message.records] == [CALLED]
+    await pool.stop(10)
 
 
 async def test_lifespan_that_fails_is_raised_where_the_server_starts() -> None:

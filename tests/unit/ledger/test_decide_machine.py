@@ -39,6 +39,9 @@ RECORDS = (
     ev.TraceSaved(attempt=0, version=1, size_bytes=2, data="eJyrBQABdQD5"),
 )
 SCORES = ev.RewardRecorded | ev.MetricRecorded
+WHILE_OPEN = (
+    ev.PhaseEntered | ev.ModelCalled | ev.ExchangeStopped | ev.MessageRewritten | ev.TraceSaved | ev.StageTimed | SCORES
+)
 
 schedulers = st.sampled_from(["s-1", "s-2"])
 jumps = st.sampled_from([1, SECOND_US, LEASE_US // 2, LEASE_US - 1, LEASE_US, 2 * LEASE_US])
@@ -213,7 +216,7 @@ class LifeCycle(RuleBasedStateMachine):
                 elif isinstance(event, SCORES) and event.scoring:
                     assert not is_open
                     assert event.attempt == attempt
-                elif isinstance(event, (ev.PhaseEntered, *ev.RECORDABLE)):
+                elif isinstance(event, WHILE_OPEN):
                     # Only a deadline that passes in the queue is timed without an attempt.
                     assert is_open or isinstance(event, ev.StageTimed)
                     assert event.attempt == attempt

@@ -19,7 +19,7 @@ class Watched:
 
         self.now = 1_000.0
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
-        self.child = Child("x.py", ChildEvents(*[nothing] * 5), max_concurrent=None, memory=None)
+        self.child = Child("x.py", ChildEvents(*[nothing] * 6), max_concurrent=None, memory=None)
         self.child.is_ready = True
 
     def look(self, *after: float) -> float:

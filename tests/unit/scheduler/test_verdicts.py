@@ -23,7 +23,7 @@ async def child() -> AsyncIterator[Child]:
     def nothing(*_: object) -> None:
         return None
 
-    made = Child("x.py", ChildEvents(nothing, nothing, nothing, nothing, nothing), max_concurrent=None, memory=None)
+    made = Child("x.py", ChildEvents(*[nothing] * 6), max_concurrent=None, memory=None)
     yield made
     made.close()
 
