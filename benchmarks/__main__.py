@@ -11,10 +11,10 @@ from . import page
 from .places import PLACES, POSTGRESQL, SQLITE, Place, place
 from .report import Report, terminal
 
-BENCHMARKS = ("server", "ledger", "writers", "claims", "replay", "wake", "polls", "demo", "million")
+BENCHMARKS = ("server", "ledger", "writers", "claims", "replay", "wake", "polls", "demo", "interception", "million")
 BY_NAME_ONLY = frozenset({"million"})
-NOT_ON_POSTGRESQL = frozenset({"demo"})
-"""What always uses a ledger of its own."""
+NOT_ON_POSTGRESQL = frozenset({"demo", "interception"})
+"""What always uses a ledger of its own, or none."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

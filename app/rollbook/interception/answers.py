@@ -21,10 +21,10 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-_FRAMING = frozenset({b"content-length", b"content-encoding"})
+_FRAMING = frozenset({b"content-length"})
 """What belongs to bytes as they were sent; each side has its own."""
 _CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key", b"cookie", b"set-cookie"})
-_OF_OUR_SIDE = frozenset({b"host", b"accept-encoding", b"expect", b"content-type"})
+_OF_OUR_SIDE = frozenset({b"host", b"accept-encoding", b"content-encoding", b"expect", b"content-type"})
 
 _NOT_UPSTREAM = _HOP_BY_HOP | _FRAMING | _CREDENTIALS | _OF_OUR_SIDE
 _NOT_DOWNSTREAM = _HOP_BY_HOP | _FRAMING | _CREDENTIALS

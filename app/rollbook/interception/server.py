@@ -61,7 +61,8 @@ class HttpServer:
         Raises:
             OSError: no port is free.
         """
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # The protocol is named: asyncio sets TCP_NODELAY only on sockets that say that they are TCP.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.bind(("127.0.0.1", 0))
             self._server = await asyncio.get_running_loop().create_server(

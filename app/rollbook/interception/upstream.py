@@ -1,28 +1,41 @@
-"""The way to the models: shared connections, one exchange at a time, and foreign errors turned into ours.
+"""The way to the models: connections that all sessions share, one exchange at a time on each.
 
-httpx's transports are used without its client, which logs URLs: they may be secrets.
+There is no bound on connections: each belongs to a call of a rollout, and those are bounded. An exchange that is
+left before its end closes its connection, so a cancelled call can take no place away from others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
-import urllib.request
+import ssl
+import zlib
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
+from msgspec import Struct
 
-type Headers = list[tuple[bytes, bytes]]
+from .connection import BrokenError, Connection, Headers
+from .proxies import Proxy, proxy_for
 
 CONNECT_TIMEOUT_SEC = 30.0
+IDLE_SEC = 4.0
+"""How long a connection is kept for the next call: less than the 5 s after which many servers close it."""
 
-# No bound on connections: each belongs to a call of a rollout, and those are bounded. Idle ones are closed.
-_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_SAFE = "/%:@!$&'()*+,;=~-._"
+"""What is left as it is in a path or a query."""
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
 class UpstreamError(Exception):
-    """An exchange did not come to its end; `kind` is one of `CallError`'s: connect, timeout or broken_stream."""
+    """An exchange did not come to its end; `kind` is one of `CallError`'s: connect, timeout or broken_stream.
+
+    The message names no URL, which may be a secret.
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -30,18 +43,31 @@ class UpstreamError(Exception):
         self.message = message
 
 
+class Origin(Struct, frozen=True):
+    """Whom a connection leads to."""
+
+    scheme: str
+    host: str
+    port: int
+
+
 class Answer:
     """An upstream's answer whose body is still on its way."""
 
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
-        self.status: int = response.status_code
-        self.headers: Headers = response.headers.raw
+    def __init__(self, connection: Connection, timeout_sec: float | None) -> None:
+        self.status = connection.status
+        self.headers: Headers = connection.headers
+        self._connection = connection
+        self._timeout_sec = timeout_sec
+        self._decoder: Any = None
+        if self.header("content-encoding").lower() in ("gzip", "x-gzip", "deflate"):  # although we asked for identity
+            self._decoder = zlib.decompressobj(wbits=47)
+            self.headers = [(name, value) for name, value in self.headers if name != b"content-encoding"]
 
     def header(self, name: str) -> str:
         """A header's value; empty where it is absent."""
-        value: str = self._response.headers.get(name, "")
-        return value
+        wanted = name.encode()
+        return next((value.decode("latin-1") for key, value in self.headers if key == wanted), "")
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes, decoded where it was compressed.
@@ -49,16 +75,24 @@ class Answer:
         Raises:
             UpstreamError: it ended before its end.
         """
-        with _our_errors(answered=True):
-            async for chunk in self._response.aiter_bytes():
-                yield chunk
+        try:
+            while data := await self._connection.read(self._timeout_sec):
+                yield data if self._decoder is None else self._decoder.decompress(data)
+        except BrokenError as error:
+            raise UpstreamError("broken_stream", str(error)) from error
+        except TimeoutError as error:
+            raise _silent(self._timeout_sec) from error
+        except zlib.error as error:
+            raise UpstreamError("broken_stream", "the model server's answer is compressed and damaged") from error
 
 
 class Upstream:
-    """Sends requests over connections that all sessions share."""
+    """Sends requests, on connections that wait or on new ones."""
 
     def __init__(self) -> None:
-        self._transports: dict[bytes, httpx.AsyncHTTPTransport] = {}
+        self._idle: dict[Origin, list[Connection]] = {}
+        self._proxies: dict[Origin, Proxy | None] = {}
+        self._tls: ssl.SSLContext | None = None
 
     @contextlib.asynccontextmanager
     async def send(
@@ -71,63 +105,134 @@ class Upstream:
         Raises:
             UpstreamError: no connection, no answer in time, or none that is HTTP.
         """
-        with _our_errors(answered=False):
-            request = httpx.Request(
-                method,
-                url,
-                headers=headers,
-                content=body,
-                extensions={
-                    "timeout": {
-                        "connect": CONNECT_TIMEOUT_SEC,
-                        "read": read_timeout_sec,
-                        "write": read_timeout_sec,
-                        "pool": None,
-                    }
-                },
-            )
-            response = await self._transport(request.url).handle_async_request(request)
+        origin = _origin(url)
+        proxy = self._proxy(origin, url)
+        request = _request(method, url, headers=headers, body=body, proxy=proxy)
+        connection = await self._answering(origin, proxy, request=request, timeout_sec=read_timeout_sec)
         try:
-            yield Answer(response)
+            yield Answer(connection, read_timeout_sec)
         finally:
-            await response.aclose()
+            self._give_back(origin, connection)
 
     async def close(self) -> None:
-        """Close every connection; exchanges must have ended."""
-        transports, self._transports = list(self._transports.values()), {}
-        for transport in transports:
-            await transport.aclose()
+        """Close the connections that wait; exchanges must have ended."""
+        for connections in self._idle.values():
+            for connection in connections:
+                _forget_timer(connection)
+                connection.abort()
+        self._idle.clear()
 
-    def _transport(self, url: httpx.URL) -> httpx.AsyncHTTPTransport:
-        transport = self._transports.get(url.netloc)
-        if transport is None:
-            proxy = _proxy_for(url)
-            transport = httpx.AsyncHTTPTransport(proxy=proxy, limits=_LIMITS)
-            self._transports[url.netloc] = transport
-        return transport
+    async def _answering(
+        self, origin: Origin, proxy: Proxy | None, *, request: bytes, timeout_sec: float | None
+    ) -> Connection:
+        """A connection on which the request was sent and the answer's head has come."""
+        while True:
+            connection = self._take(origin) or await self._connect(origin, proxy)
+            try:
+                connection.send(request)
+                await connection.head(timeout_sec)
+            except BrokenError as error:
+                connection.abort()
+                if connection.used and not connection.heard:
+                    continue  # the server closed it for having waited, just as we wrote: it has not seen the request
+                raise UpstreamError("connect", str(error)) from error
+            except TimeoutError as error:
+                connection.abort()
+                raise _silent(timeout_sec) from error
+            except BaseException:
+                connection.abort()
+                raise
+            return connection
 
-
-def _proxy_for(url: httpx.URL) -> str | None:
-    """The proxy that the environment names for a URL, by the rules of the standard library."""
-    proxies = urllib.request.getproxies()
-    if not proxies or urllib.request.proxy_bypass(url.netloc.decode()):
+    def _take(self, origin: Origin) -> Connection | None:
+        waiting = self._idle.get(origin, [])
+        while waiting:
+            connection = waiting.pop()
+            _forget_timer(connection)
+            if connection.reusable:
+                return connection
         return None
-    return proxies.get(url.scheme) or proxies.get("all")
+
+    def _give_back(self, origin: Origin, connection: Connection) -> None:
+        if not connection.reusable:
+            connection.abort()
+            return
+        connection.used = True
+        waiting = self._idle.setdefault(origin, [])
+        waiting.append(connection)
+        loop = asyncio.get_running_loop()
+        connection.idle_timer = loop.call_later(IDLE_SEC, self._expire, waiting, connection)
+
+    def _expire(self, waiting: list[Connection], connection: Connection) -> None:
+        connection.idle_timer = None
+        if connection in waiting:
+            waiting.remove(connection)
+        connection.abort()
+
+    async def _connect(self, origin: Origin, proxy: Proxy | None) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_SEC):
+                if proxy is not None:
+                    tls = self._tls_context() if origin.scheme == "https" else None
+                    return await proxy.connect(origin.host, origin.port, tls=tls)
+                if origin.scheme == "https":
+                    _, connection = await loop.create_connection(
+                        Connection, origin.host, origin.port, ssl=self._tls_context(), server_hostname=origin.host
+                    )
+                else:
+                    _, connection = await loop.create_connection(Connection, origin.host, origin.port)
+                return connection
+        except TimeoutError as error:
+            raise UpstreamError("connect", f"no connection within {CONNECT_TIMEOUT_SEC:g} s") from error
+        except (OSError, BrokenError, UnicodeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise UpstreamError("connect", f"cannot connect to the model server: {reason}") from error
+
+    def _proxy(self, origin: Origin, url: str) -> Proxy | None:
+        if origin not in self._proxies:
+            try:
+                self._proxies[origin] = proxy_for(url)
+            except ValueError as error:
+                raise UpstreamError("connect", str(error)) from error
+        return self._proxies[origin]
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = httpx.create_ssl_context()  # trusts whom httpx and the clients built on it trust
+        return self._tls
 
 
-@contextlib.contextmanager
-def _our_errors(*, answered: bool) -> Any:
-    # Messages name no URL: it may hold a secret. httpx's own name none either, apart from those of bad URLs.
-    try:
-        yield
-    except httpx.ConnectTimeout as error:
-        raise UpstreamError("connect", f"no connection within {CONNECT_TIMEOUT_SEC:g} s") from error
-    except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
-        raise UpstreamError("timeout", "the model server was silent for too long") from error
-    except (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-        raise UpstreamError("connect", f"cannot connect to the model server: {type(error).__name__} {error}") from error
-    except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as error:
-        when = "in the middle of its answer" if answered else "before it answered"
-        raise UpstreamError("broken_stream" if answered else "connect", f"the model server hung up {when}") from error
-    except asyncio.CancelledError:
-        raise
+def _origin(url: str) -> Origin:
+    parts = urlsplit(url)
+    return Origin(parts.scheme, parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme])
+
+
+def _request(method: str, url: str, *, headers: Headers, body: bytes, proxy: Proxy | None) -> bytes:
+    """The bytes of a request."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2].encode("ascii" if url.isascii() else "idna")
+    target = quote(parts.path or "/", safe=_SAFE).encode()
+    if parts.query:
+        target += b"?" + quote(parts.query, safe=_SAFE + "?").encode()
+    own: Headers = [(b"host", host)]
+    if proxy is not None and parts.scheme == "http":
+        target = b"http://" + host + target
+        own += proxy.headers
+    if parts.username is not None and not any(name == b"authorization" for name, _ in headers):
+        userinfo = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+        own.append((b"authorization", b"Basic " + base64.b64encode(userinfo)))
+    if body or method not in _WITHOUT_BODY:
+        own.append((b"content-length", b"%d" % len(body)))
+    lines = [b"%b %b HTTP/1.1" % (method.encode(), target), *(b"%b: %b" % header for header in (*own, *headers))]
+    return b"\r\n".join([*lines, b"", body])
+
+
+def _silent(timeout_sec: float | None) -> UpstreamError:
+    return UpstreamError("timeout", f"the model server was silent for {timeout_sec:g} s")
+
+
+def _forget_timer(connection: Connection) -> None:
+    if connection.idle_timer is not None:
+        connection.idle_timer.cancel()
+        connection.idle_timer = None
