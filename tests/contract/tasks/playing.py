@@ -1,4 +1,4 @@
-"""What the tests of the life cycle play with: rollouts of few words, an agent that does as it is told, and their traces.
+"""What the tests of the life cycle play with: rollouts of few words, and an agent that does as it is told.
 
 Nothing of ours is replaced: the agent's calls go through the endpoint to a scripted model server, over HTTP.
 """
