@@ -6,6 +6,7 @@ Nothing of ours is replaced: the agent's calls go through the endpoint to a scri
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,7 +32,7 @@ WAIT_SEC = 20
 """How long a test waits for what must happen; long, because a loaded machine is no failure."""
 
 PROMPT = "What is 6 times 7?"
-SAID = [{"role": "user", "content": PROMPT}]
+SAID: list[MessageDict] = [{"role": "user", "content": PROMPT}]
 NOWHERE = "http://127.0.0.1:9/v1/chat/completions"
 """Where no model is, for rollouts that make no call."""
 
@@ -117,6 +118,7 @@ def _streamed(raw: bytes) -> Got:
 
 
 type Play = Callable[[Agent], Awaitable[list[MessageDict] | None]]
+"""What an agent does in a segment; what it returns is the conversation as it has it."""
 
 
 class Acting(Harness):
@@ -134,6 +136,13 @@ class Acting(Harness):
             agent = Agent(exchange, client)
             self.agents.append(agent)
             return await self.plays[min(len(self.agents), len(self.plays)) - 1](agent)
+
+
+def spend(seconds: float) -> None:
+    """Use up time as work does that blocks."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
 
 
 async def ask_once(agent: Agent) -> None:

@@ -11,7 +11,6 @@ frees everything and re-raises." (Cancellations are in test_cancellation.py.)
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,15 +27,8 @@ from rollbook.tasks.runtimes.subprocess import SubprocessRuntime
 from rollbook.tasks.task import Task
 from rollbook.tasks.toolsets import Toolset
 from rollbook_client.events import MessageRewritten
-from tests.contract.tasks.playing import PROMPT, Acting, Agent, Stage, WatchedEndpoint, ask_once, played
+from tests.contract.tasks.playing import PROMPT, Acting, Agent, Stage, WatchedEndpoint, ask_once, played, spend
 from tests.support.model_server import ModelServer, Say
-
-
-async def spend(seconds: float) -> None:
-    """Use up time as work does."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        await asyncio.sleep(0)
 
 
 class Logged(Harness):
@@ -149,12 +141,12 @@ async def test_task_and_harness_set_up_share_one_deadline(stage: Stage) -> None:
     class Slow(Task[TaskData]):
         async def setup(self, data: TaskData, runtime: Runtime) -> None:
             started.append("task")
-            await spend(limit_sec * 0.6)
+            spend(limit_sec * 0.6)
 
     class SlowToo(Logged):
         async def setup(self, runtime: Runtime, data: TaskData) -> None:
             started.append("harness")
-            await spend(limit_sec * 0.6)  # less than the deadline by itself
+            spend(limit_sec * 0.6)  # less than the deadline by itself
 
     data = TaskData(id="t-1", prompt=PROMPT, timeouts=Timeouts(setup=limit_sec))
     rollout = stage.rollout(None, SlowToo([]), task=Slow(), data=data)

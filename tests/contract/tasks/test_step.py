@@ -16,6 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from rollbook.interception.messages import Request
+from rollbook.sdk.values import MessageDict
 from rollbook.tasks.data import TaskData, Timeouts
 from rollbook.tasks.errors import RuntimeStoppedError
 from rollbook.tasks.harnesses.base import Exchange
@@ -24,7 +25,7 @@ from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.task import Task
 from rollbook.traces.calls import ModelCall
 from rollbook.traces.trace import Trace
-from tests.contract.tasks.playing import PROMPT, SAID, WAIT_SEC, Acting, Agent, Stage, ask_once, played
+from tests.contract.tasks.playing import PROMPT, SAID, WAIT_SEC, Acting, Agent, Stage, ask_once, played, spend
 from tests.support.model_server import Die, Hang, ModelServer, Raw, Reply, Say, Status
 
 MORE = [{"role": "user", "content": "And 7 times 8?"}]
@@ -212,10 +213,7 @@ async def test_second_segment_has_what_the_first_left(stage: Stage) -> None:
 
     async def uses_most(agent: Agent) -> None:
         await agent.ask()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + limit_sec * 0.6
-        while loop.time() < until:
-            await asyncio.sleep(0)
+        spend(limit_sec * 0.6)
 
     async with ModelServer(default=Say()) as model:
         rollout = stage.rollout(model, Acting(uses_most), data=budget(limit_sec))
@@ -461,9 +459,9 @@ async def test_failed_call_before_a_stop_is_ignored_too(stage: Stage) -> None:
 
 
 async def test_messages_that_a_program_returns_count_where_it_made_no_call(stage: Stage) -> None:
-    answer = {"role": "assistant", "content": "42, from memory"}
+    answer: MessageDict = {"role": "assistant", "content": "42, from memory"}
 
-    async def remembers(agent: Agent) -> list[dict[str, object]]:
+    async def remembers(agent: Agent) -> list[MessageDict]:
         return [*SAID, answer]
 
     trace = await played(stage.rollout(None, Acting(remembers), task=Rewarded()))
