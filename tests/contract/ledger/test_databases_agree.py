@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.audit import audit
 from rollbook.ledger.replay import verify_replay
+from rollbook_client import events as ev
 from rollbook_client.events import StageSpan
 from rollbook_projections import RolloutState
 from tests.contract.ledger.agreeing import QUEUES, SCHEDULERS, answers_of, rows_of
@@ -37,6 +38,7 @@ from tests.support.ledger import (
     enter,
     finish,
     poll,
+    rescore,
     scheduler,
 )
 
@@ -50,6 +52,42 @@ numbers = st.sampled_from([None, 0.0, -0.0, 1.5, 5e-324, -1e308])
 scores = st.lists(st.builds(cmd.Score, texts, numbers), max_size=3).map(tuple)
 spans = st.lists(st.builds(StageSpan, texts, st.just(START_US), st.integers(START_US, 2**53)), max_size=2).map(tuple)
 picks = st.integers(0, 9)
+counts = st.none() | st.sampled_from([0, 7, 2**40, 2**62, -1])
+records = st.lists(
+    st.one_of(
+        st.builds(
+            ev.ModelCalled,
+            st.just(0),
+            st.integers(1, 3),
+            st.none() | texts,
+            st.just(START_US),
+            st.integers(START_US, 2**53),
+            streamed=st.booleans(),
+            input_tokens=counts,
+            output_tokens=counts,
+            cached_input_tokens=counts,
+            finish_reason=st.none() | texts,
+            error=st.none() | texts,
+            purpose=texts,
+        ),
+        st.builds(ev.ExchangeStopped, st.just(0), texts),
+        st.builds(ev.MessageRewritten, st.just(0), texts, st.sampled_from(["request", "response"])),
+        st.builds(ev.TraceSaved, st.just(0), st.just(1), st.integers(0, 2**53), st.just("eJyrBQABdQD5")),
+        st.builds(ev.RewardRecorded, st.just(0), texts, numbers, st.sampled_from([1.0, -0.5])),
+        st.builds(ev.MetricRecorded, st.just(0), texts, numbers),
+        st.builds(ev.StageTimed, st.just(0), spans),
+    ),
+    max_size=4,
+)
+scorings = st.builds(
+    rescore,
+    legal_ids,
+    task=texts,
+    by=texts,
+    scores=scores,
+    weights=st.dictionaries(texts, st.sampled_from([1.0, -0.5]), max_size=2),
+    reward=numbers,
+)
 
 plain_admissions = st.builds(
     admit,
@@ -72,6 +110,8 @@ others = st.one_of(
     st.builds(cmd.Cancel, st.just("api"), prefix=st.sampled_from(["r", "run/", "é", "\U0010ffff", "\ud800"])),
     st.builds(cmd.Cancel, texts, everything=st.just(True), listed_since=st.sampled_from([0, START_US + LEASE_US])),
     st.builds(claim, schedulers, limit=st.integers(1, 4), queues=st.lists(queues, min_size=1, unique=True).map(tuple)),
+    scorings,
+    st.builds(rescore, ids),
     st.builds(finish, ids, attempt=st.integers(1, 2), scheduler=schedulers),
     st.builds(cmd.ExpireLeases, st.integers(1, 5)),
     st.builds(cmd.ExpireDeadlines, st.integers(1, 5)),
@@ -150,6 +190,17 @@ class Agreement(RuleBasedStateMachine):
     @rule(pick=picks, phase=st.sampled_from(["running", "grading"]))
     def attempt_enters_phase(self, pick: int, phase: str) -> None:
         self.batch(enter(**self.attempt(pick), phase=phase))
+
+    @precondition(lambda self: any(state.scheduler is not None for state in self.states.values()))
+    @rule(pick=picks, events=records)
+    def attempt_records(self, pick: int, events: list[ev.Event]) -> None:
+        self.batch(cmd.Record(**self.attempt(pick), events=tuple(events)))
+
+    @precondition(lambda self: any(not state.active for state in self.states.values()))
+    @rule(pick=picks, command=scorings)
+    def rollout_is_scored_anew(self, pick: int, command: cmd.Rescore) -> None:
+        over = [name for name, state in self.states.items() if not state.active]
+        self.batch(*[msgspec.structs.replace(command, rollout_id=over[pick % len(over)])] * 2)
 
     @precondition(lambda self: any(state.scheduler is not None for state in self.states.values()))
     @rule(

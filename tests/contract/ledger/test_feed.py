@@ -14,7 +14,19 @@ from rollbook.ledger.reader import News
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.urls import POSTGRES, parse_url
 from rollbook_projections import RolloutState
-from tests.support.ledger import admit, cancel, claim, enter, finish, ledger_path, poll, rows, scheduler
+from tests.support.ledger import (
+    admit,
+    cancel,
+    claim,
+    enter,
+    finish,
+    ledger_path,
+    poll,
+    record,
+    rescore,
+    rows,
+    scheduler,
+)
 
 MOST_READS = 4
 """Connections that a process reads with, at most."""
@@ -121,6 +133,29 @@ async def test_renewals_wake_nobody(ledger: Ledger, other: Ledger) -> None:
         await ledger.submit(cancel("r-1"))
         async with asyncio.timeout(LONG_SEC / 2):
             assert [state.status for state in await asyncio.gather(*waits)] == ["cancelled"] * 2
+
+
+async def test_records_of_an_attempt_are_news_but_wake_no_poll(ledger: Ledger, other: Ledger) -> None:
+    hearing = Hearing(other)
+    await ledger.submit(scheduler())
+    await ledger.submit(admit())
+    await ledger.submit(claim())
+    await hearing.until("r-1")
+    hearing.told.clear()
+    with ledger.feed.watch("r-1") as mine, other.feed.watch("r-1") as theirs:
+        state = await ledger.submit(poll())
+        waits = [asyncio.ensure_future(watch.change(state, LONG_SEC)) for watch in (mine, theirs)]
+        await ledger.submit(record())
+        await hearing.until("r-1")
+        await ledger.submit(admit("marker"))
+        await hearing.until("marker")
+        assert not any(wait.done() for wait in waits)
+        await ledger.submit(finish())
+        async with asyncio.timeout(LONG_SEC / 2):
+            assert [state.status for state in await asyncio.gather(*waits)] == ["success"] * 2
+    hearing.told.clear()
+    await ledger.submit(rescore())
+    await hearing.until("r-1")
 
 
 async def test_news_older_than_the_renewal_does_not_wake(ledger: Ledger) -> None:

@@ -18,7 +18,7 @@ from rollbook.ledger.reader import Reader
 from rollbook.ledger.refusals import LedgerUnavailable, RolloutArchived, UnknownRollout
 from rollbook.ledger.replay import Replay, replay
 from rollbook.ledger.urls import parse_url
-from tests.support.histories import interleaved, one_of_each_ending
+from tests.support.histories import interleaved, one_of_each_ending, recorded_and_scored_anew
 from tests.support.ledger import Writing, admit, cancel, poll
 from tests.support.sql import rows
 from tests.support.tampering import alter
@@ -66,7 +66,7 @@ class Watching(Writing):
         return answers
 
 
-@pytest.mark.parametrize("history", [one_of_each_ending, interleaved])
+@pytest.mark.parametrize("history", [one_of_each_ending, interleaved, recorded_and_scored_anew])
 def test_every_moment_is_seen_as_it_was(writer: Writing, database_url: str, history: Callable[[Writing], None]) -> None:
     watching = Watching(writer, database_url)
     history(watching)

@@ -17,6 +17,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 import rollbook_migrations
+from rollbook.ledger.archives.moving import archive
 from rollbook.ledger.audit import audit
 from rollbook.ledger.database import database_of
 from rollbook.ledger.ledger import Ledger
@@ -26,7 +27,7 @@ from rollbook.ledger.urls import parse_url
 from rollbook_projections.tables import metadata
 from rollbook_projections.views import VIEWS, view_sql
 from tests.support.databases import empty_place
-from tests.support.histories import one_of_each_ending
+from tests.support.histories import one_of_each_ending, recorded_and_scored_anew
 from tests.support.ledger import admit, claim, finish, rows, scheduler, writing
 from tests.support.schemas import TABLES, names, objects, with_connection
 
@@ -107,6 +108,7 @@ def test_what_was_recorded_outlives_a_way_down_and_up_again(database_url: str, s
     url = parse_url(database_url)
     with writing(database_url) as writer:
         one_of_each_ending(writer)
+        recorded_and_scored_anew(writer)
     before = rows(database_url, "SELECT * FROM events ORDER BY position")
     downgrade(url, PREVIOUS[step])
     with pytest.raises(SchemaError, match="rollbook db upgrade"):
@@ -115,6 +117,35 @@ def test_what_was_recorded_outlives_a_way_down_and_up_again(database_url: str, s
     assert rows(database_url, "SELECT * FROM events ORDER BY position") == before
     with writing(database_url) as writer:
         writer.do(admit("later"))
+    assert (audit(database_url), verify_replay(database_url)) == ([], [])
+
+
+def test_older_schema_knows_no_later_scorings_and_they_come_back(database_url: str) -> None:
+    """What it does not know stays in the events, and its own sums are of the first scoring alone."""
+    url = parse_url(database_url)
+    with writing(database_url) as writer:
+        recorded_and_scored_anew(writer)
+    reward = "SELECT reward FROM rollout_summary WHERE rollout_id = 't-1'"
+    kept = {
+        name: rows(database_url, f"SELECT * FROM {name} ORDER BY position")
+        for name in ("model_calls", "stops", "rewrites", "traces", "scores", "scorings")
+    }
+    assert all(kept.values())
+    assert rows(database_url, reward) == [(0.25,)]
+    downgrade(url, "0006")
+    assert rows(database_url, reward) == [(0.5,)]
+    upgrade(url)
+    assert {name: rows(database_url, f"SELECT * FROM {name} ORDER BY position") for name in kept} == kept
+    assert rows(database_url, reward) == [(0.25,)]
+
+
+def test_older_schema_is_refused_where_archives_hold_the_events_of_calls(database_url: str, tmp_path: Path) -> None:
+    with writing(database_url) as writer:
+        recorded_and_scored_anew(writer)
+    archive(database_url, before_at=2**62, to=tmp_path / "archive")
+    with pytest.raises(RuntimeError, match=r"rows of \d rollouts whose events are archived"):
+        downgrade(parse_url(database_url), "0006")
+    check(parse_url(database_url))
     assert (audit(database_url), verify_replay(database_url)) == ([], [])
 
 
