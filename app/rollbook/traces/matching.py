@@ -38,7 +38,8 @@ def plainly_same(one: Mapping[str, Any], other: Mapping[str, Any], /) -> bool:
     """
     for name in one.keys() | other.keys():
         mine, theirs = one.get(name), other.get(name)
-        if mine != theirs and name not in IGNORED_FIELDS and not (_is_empty(mine) and _is_empty(theirs)):
+        same = type(mine) is type(theirs) and mine == theirs  # 0 is not False
+        if not same and name not in IGNORED_FIELDS and not (_is_empty(mine) and _is_empty(theirs)):
             return False
     return True
 
@@ -52,7 +53,7 @@ class MessageKeys:
     """
 
     def __init__(self) -> None:
-        self._arguments: dict[str, list[str] | str | None] = {}
+        self._arguments: dict[str, str | None] = {}
 
     def of(self, message: Mapping[str, Any], /) -> Hashable:
         """The key of a message. Raises ``TypeError`` for values that have no JSON form."""
@@ -89,8 +90,8 @@ class MessageKeys:
             }
         return plain
 
-    def _read(self, arguments: Any) -> list[str] | str | None:
-        """Arguments in one spelling, in a list where they are JSON; None for those that say nothing."""
+    def _read(self, arguments: Any) -> str | None:
+        """Arguments in one spelling, those that are no JSON as they are; None for those that say nothing."""
         if not isinstance(arguments, str):
             return _spelling(arguments) if arguments else None
         if arguments not in self._arguments:
@@ -102,7 +103,7 @@ def _is_empty(value: Any) -> bool:
     return value is None or value == "" or value == [] or value == {}
 
 
-def _normal(arguments: str) -> list[str] | str | None:
+def _normal(arguments: str) -> str | None:
     try:
         read = json.loads(arguments, parse_float=_number, parse_constant=str)
     except (ValueError, RecursionError):
@@ -110,8 +111,8 @@ def _normal(arguments: str) -> list[str] | str | None:
     return None if _is_empty(read) else _spelling(read)
 
 
-def _spelling(value: Any) -> list[str]:
-    return [_json(value).decode()]
+def _spelling(value: Any) -> str:
+    return _json(value).decode()
 
 
 def _number(text: str) -> int | float | str:

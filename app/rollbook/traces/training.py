@@ -95,7 +95,7 @@ def _sequences(trace: Trace, branch: Branch, *, masked: Collection[int]) -> list
         if tokens is None or tokens.prompt_ids is None or tokens.ids is None:
             return None
         ids = growing[-1].ids if growing else []
-        if tokens.base is not None and tokens.base == before:
+        if tokens.base == before:
             shared, rest = tokens.shared, tokens.prompt_ids
         else:
             whole = trace.full_tokens(call.number)

@@ -1,6 +1,7 @@
 """The message graph: what is shared, what makes a branch, and that no prompt is told otherwise than it was."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -174,6 +175,8 @@ def test_what_clients_do_to_a_message_keeps_it_the_same(one: MessageDict, other:
             {"role": "tool", "content": "a", "tool_call_id": "2"},
         ),
         (_calls("{}"), assistant("")),
+        (user("a"), {**user("a"), "flag": False}),
+        ({**user("a"), "flag": 0}, {**user("a"), "flag": False}),
         (_calls('{"a": 1}'), _calls('{"a": 2}')),
         (_calls('{"a": 1}'), _calls('{"a": true}')),
         (_calls('{"a": 1}'), _calls('{"a": "1"}')),
@@ -191,8 +194,10 @@ def test_messages_that_say_something_else_are_not_the_same(one: MessageDict, oth
     assert graph.add_prompt([one]) != graph.add_prompt([other])
 
 
-_values = st.sampled_from([None, "", "a", False, 0, 1, [], {}, ["a"], [{"id": "c", "function": {"name": "f"}}]])
-_messages = st.dictionaries(st.sampled_from(["content", "tool_calls", "name", "refusal", "flag"]), _values)
+_VALUES: list[Any] = [None, "", "a", False, 0, 1, [], {}, ["a"], [{"id": "c", "function": {"name": "f"}}]]
+_messages = st.dictionaries(
+    st.sampled_from(["content", "tool_calls", "name", "refusal", "flag"]), st.sampled_from(_VALUES)
+)
 
 
 @given(_messages, _messages)

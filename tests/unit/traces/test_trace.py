@@ -128,6 +128,38 @@ def test_trace_takes_no_logprobs_that_do_not_fit() -> None:
     assert made.commit_call(call, X, made.commit_prompt(A)).tokens == CallTokens([1], [2, 3])
 
 
+def test_prompt_is_shortened_by_the_call_before_it_on_its_branch() -> None:
+    # Two conversations take turns.
+    made = played(
+        [
+            Turn(A, X, None, CallTokens([1, 2], [3])),
+            Turn([user("z")], Y, None, CallTokens([7], [8])),
+            Turn([*A, X, user("b")], X, None, CallTokens([1, 2, 3, 4], [5])),
+            Turn([user("z"), Y, user("b")], X, None, CallTokens([7, 9], [5])),
+        ]
+    )
+    assert [call.tokens for call in made.calls] == [
+        CallTokens([1, 2], [3]),
+        CallTokens([7], [8]),
+        CallTokens([4], [5], base=1, shared=3),
+        CallTokens([9], [5], base=2, shared=1),
+    ]
+    assert made.full_tokens(3) == CallTokens([1, 2, 3, 4], [5])
+
+
+def test_prompt_after_a_call_without_ids_is_kept_whole() -> None:
+    made = played([Turn(A, X, None, CallTokens([1, 2])), Turn([*A, X, *A], Y, None, CallTokens([1, 2, 3], [4]))])
+    assert made.calls[1].tokens == CallTokens([1, 2, 3], [4])
+
+
+def test_graph_is_that_of_the_nodes_which_the_trace_has_now() -> None:
+    made = played([Turn(A, X, None)])
+    assert made.graph.leaves() == [1]
+    made.nodes, made.calls = [], []
+    assert made.commit_prompt([user("b")]) == 0
+    assert made.graph.leaves() == [0]
+
+
 def test_traces_do_not_share_what_they_hold() -> None:
     one, other = trace(), trace()
     one.commit_prompt(A)

@@ -124,6 +124,18 @@ def test_prompt_that_begins_with_what_was_sampled_goes_on_in_one_sequence() -> N
     ]
 
 
+def test_prompt_may_be_stored_beside_any_earlier_call() -> None:
+    trace = played([Turn([user("z")], Z, None, CallTokens([1, 2, 3, 4, 7], [8])), first(), second([1, 2, 3, 4, 5])])
+    branch = trace.branches[1]
+    sequences = branch_sequences(trace, branch)
+    tokens = trace.calls[2].tokens
+    assert tokens == CallTokens([5], [6], [-0.3], base=2, shared=4)
+    moved = msgspec.structs.replace(tokens, base=1, shared=4)
+    trace.calls[2] = msgspec.structs.replace(trace.calls[2], tokens=moved)
+    assert trace.full_tokens(3) == CallTokens([1, 2, 3, 4, 5], [6], [-0.3])
+    assert branch_sequences(trace, trace.branches[1]) == sequences
+
+
 @pytest.mark.parametrize("prompt", [[1, 2, 3, 5], [1, 2, 3], [9, 2, 3, 4, 5], [1, 2, 34, 5], []])
 def test_prompt_that_does_not_starts_a_sequence_of_its_own(prompt: list[int]) -> None:
     trace = played([first(), second(prompt)])
