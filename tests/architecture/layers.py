@@ -59,20 +59,15 @@ LAYERS = (
     layer(
         "rollbook.interception",
         "rollbook.interception.server",
+        "rollbook.interception.connection",
         "rollbook.traces",
         "rollbook.sdk",
         CONTRACT,
         third_party=BASE,
     ),
-    # The endpoint's listening side: the one module that needs more than a base install brings.
-    layer(
-        "rollbook.interception.server",
-        "rollbook.interception",
-        "rollbook.traces",
-        "rollbook.sdk",
-        CONTRACT,
-        third_party=("httptools", "httpx", "msgspec", "uvicorn"),
-    ),
+    # The endpoint's two sides of HTTP, listening and calling: the modules that need more than a base install brings.
+    layer("rollbook.interception.server", "rollbook.interception", third_party=("uvicorn",)),
+    layer("rollbook.interception.connection", third_party=("httptools",)),
     layer("rollbook.backends", "rollbook.interception", "rollbook.traces", "rollbook.sdk", CONTRACT, third_party=BASE),
     layer(
         "rollbook.tasks",
