@@ -41,9 +41,9 @@ class Relay:
         self._room: asyncio.Future[None] | None = None
 
     @property
-    def watched(self) -> bool:
-        """Whether any program still waits for it."""
-        return bool(self._readers)
+    def readers(self) -> int:
+        """How many programs are getting it."""
+        return len(self._readers)
 
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         """Write a whole answer at once."""

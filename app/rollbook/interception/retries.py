@@ -81,4 +81,4 @@ def _may_repeat(incoming: Incoming, call: Call) -> bool:
 
 def _is_lost(call: Call) -> bool:
     """Whether its program has hung up without its answer."""
-    return not call.relay.watched and not call.relay.delivered
+    return not call.relay.readers and not call.relay.delivered

@@ -33,6 +33,8 @@ class Route(Struct, frozen=True):
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("the rollout's chat_completions_url must be an http or https URL with a host")
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise ValueError("the rollout's api_key must be printable ASCII text: it is sent in a header")
 
     def target(self, rest: str, *, query: str) -> str:
         """The URL upstream for what a program appended.

@@ -22,7 +22,17 @@ _BACKLOG = 2048
 
 
 class EndpointProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with a way to break a connection off."""
+    """uvicorn's protocol with a way to break a connection off, and without its access log: paths hold secrets."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.access_log = False
 
     def on_headers_complete(self) -> None:
         """Give the application the connection's end."""
@@ -48,8 +58,7 @@ class HttpServer:
             ws="none",
             lifespan="off",
             interface="asgi3",
-            log_config=None,
-            access_log=False,
+            log_config=None,  # and no access_log=False either: that would silence a uvicorn of the host's own
             timeout_keep_alive=KEEP_ALIVE_SEC,
         )
         self._config.load()

@@ -50,6 +50,11 @@ class Session:
         self._retries = Retries()
         self._running: set[Call | Passage] = set()
 
+    @property
+    def waiting(self) -> int:
+        """How many programs wait for answers now."""
+        return sum(work.relay.readers for work in self._running)
+
     def call(self, incoming: Incoming) -> Relay:
         """The answer to a program's request: of a call that begins now, or of the one that it repeats."""
         call = self._retries.find(incoming)

@@ -33,10 +33,15 @@ class AnswerStream:
         return True in taken
 
     def end(self) -> None:
-        """The stream has ended; a last event may lack its blank line."""
+        """The stream has ended; a last event may lack its blank line, or be half an event."""
         event = None if self.done else self._parser.rest()
-        if event is not None:
+        if event is None:
+            return
+        whole = event.data is None or event.data.strip() == openai_chat.DONE or self._decoded(event.data) is not None
+        if whole:
             self._take_event(event)
+        else:
+            self._events.append(event.raw)
 
     def release(self) -> bytes:
         """What may be passed on now."""

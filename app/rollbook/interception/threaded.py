@@ -1,0 +1,125 @@
+"""An endpoint on a thread and an event loop of its own: it serves programs that block theirs while they wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from msgspec import Struct
+
+from .endpoint import Endpoint
+from .messages import CallPolicy
+from .session import Session
+
+
+class ThreadedSession:
+    """A session of an endpoint in another thread. What it is made of is as in `Session`."""
+
+    def __init__(self, session: Session, loop: asyncio.AbstractEventLoop) -> None:
+        self.secret = session.secret
+        self.chat_url = session.chat_url
+        self.base_url = session.base_url
+        self._session = session
+        self._loop = loop
+
+    async def close(self) -> None:
+        """`Session.close`, in its own thread; once awaited, the policy is told of nothing any more."""
+        closing = self._session.close()
+        try:
+            ended = asyncio.run_coroutine_threadsafe(closing, self._loop)
+        except RuntimeError:  # the loop is closed, and its endpoint has closed every session before
+            closing.close()
+            return
+        await asyncio.wrap_future(ended)
+
+
+class _Running(Struct, frozen=True):
+    endpoint: Endpoint
+    loop: asyncio.AbstractEventLoop
+    stop: asyncio.Event
+
+
+class _Started(Struct, frozen=True):
+    running: Future[_Running]
+    thread: threading.Thread
+    ended: Future[None]
+
+
+class EndpointThread:
+    """Starts its endpoint when the first session is opened. Sessions may be opened and closed on any event loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started: _Started | None = None
+
+    async def open(self, url: str, api_key: str | None, policy: CallPolicy) -> ThreadedSession:
+        """`Endpoint.open`. The policy is asked and told in the endpoint's thread.
+
+        Raises:
+            ValueError: `url` is no http or https URL.
+            OSError: no port is free.
+        """
+        starting = self._start().running
+        if not starting.done():
+            # Shielded: who is cancelled while it starts leaves it to the others.
+            await asyncio.shield(asyncio.wrap_future(starting))
+        running = starting.result()
+        return ThreadedSession(running.endpoint.open(url, api_key, policy), running.loop)
+
+    async def close(self) -> None:
+        """Close the endpoint with all its sessions, and end its thread. Repeating it is harmless."""
+        with self._lock:
+            started, self._started = self._started, None
+        if started is None:
+            return
+        started.running.add_done_callback(_stop)
+        await asyncio.wrap_future(started.ended)
+        started.thread.join()
+
+    def _start(self) -> _Started:
+        with self._lock:
+            started = self._started
+            if started is None or started.ended.done():
+                # A loop of the caller's kind: a quick one is as good for this.
+                kind = type(asyncio.get_running_loop())
+                running, ended = Future[_Running](), Future[None]()
+                thread = threading.Thread(
+                    target=_work, args=(kind, running, ended), name="rollbook-interception", daemon=True
+                )
+                started = self._started = _Started(running, thread, ended)
+                thread.start()
+            return started
+
+
+def _work(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], running: Future[_Running], ended: Future[None]
+) -> None:
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(_serve(running))
+    except BaseException as error:
+        if not running.done():
+            running.set_exception(error)
+        else:
+            raise
+    finally:
+        ended.set_result(None)
+
+
+async def _serve(running: Future[_Running]) -> None:
+    endpoint = Endpoint()
+    stop = asyncio.Event()
+    await endpoint.start()
+    running.set_result(_Running(endpoint, asyncio.get_running_loop(), stop))
+    try:
+        await stop.wait()
+    finally:
+        await endpoint.close()
+
+
+def _stop(running: Future[_Running]) -> None:
+    if running.exception() is None:
+        found = running.result()
+        found.loop.call_soon_threadsafe(found.stop.set)
