@@ -117,6 +117,7 @@ PURE = (
     "rollbook.ledger.decide",
     "rollbook.ledger.refusals",
     "rollbook.traces.calls",
+    "rollbook.traces.events",
     "rollbook.traces.graph",
     "rollbook.traces.matching",
     "rollbook.traces.sample",

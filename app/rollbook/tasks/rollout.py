@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 from rollbook.backends.failures import Failure
 from rollbook.backends.stage import StageError, run_stage
+from rollbook.endings import to_the_end
 from rollbook.interception.endpoint import Endpoint, shared_endpoint
 from rollbook.interception.session import Session
 from rollbook.sdk.values import MessageDict, finite_number
 from rollbook.tasks.arguments import Given
 from rollbook.tasks.budget import CumulativeBudget, SharedDeadline
 from rollbook.tasks.data import TaskData
-from rollbook.tasks.endings import to_the_end
 from rollbook.tasks.errors import RuntimeStoppedError, TaskError, trace_error
 from rollbook.tasks.harnesses.base import Exchange, Harness
 from rollbook.tasks.limits import RolloutLimits
@@ -30,8 +30,9 @@ from rollbook.tasks.scoring import check_scores, score
 from rollbook.tasks.task import Task
 from rollbook.tasks.timing import Stages
 from rollbook.tasks.toolsets import ToolsetIndex
-from rollbook.tasks.turns import Turns, called
+from rollbook.tasks.turns import Turns
 from rollbook.traces.calls import CallError
+from rollbook.traces.events import called
 from rollbook.traces.storage import dumps
 from rollbook.traces.trace import Trace, TraceError
 from rollbook_client.events import Event, MetricRecorded, RewardRecorded, TraceSaved

@@ -20,11 +20,12 @@ from rollbook.tasks.hooks import HookSet
 from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.running import first_stop, run_request_interceptors, run_response_interceptors
 from rollbook.traces.calls import ModelCall
+from rollbook.traces.events import called
 from rollbook.traces.matching import MessageKeys
 from rollbook.traces.trace import Rewrite, Trace
-from rollbook_client.events import Event, ExchangeStopped, MessageRewritten, ModelCalled
+from rollbook_client.events import Event, ExchangeStopped, MessageRewritten
 
-__all__ = ["Turns", "called"]
+__all__ = ["Turns"]
 
 _INTERCEPTED_ROLES = ("user", "tool")
 """Of messages that interceptors may rewrite; a request without a new one of these is not shown to them."""
@@ -204,24 +205,3 @@ class _Blaming:
             if self._turns.task_error is None:
                 self._turns.task_error = error
             raise Refused(error.hook or "error of the task") from error
-
-
-def called(call: ModelCall) -> ModelCalled:
-    """The event for a call, with what questions in SQL are asked about; the messages are in the trace."""
-    usage, error = call.usage, call.error
-    return ModelCalled(
-        attempt=0,
-        call=call.number,
-        model=call.model,
-        started_at=call.started_at,
-        ended_at=call.ended_at,
-        first_chunk_at=call.first_chunk_at,
-        streamed=call.streamed,
-        input_tokens=None if usage is None else usage.input_tokens,
-        output_tokens=None if usage is None else usage.output_tokens,
-        cached_input_tokens=None if usage is None else usage.cached_input_tokens,
-        finish_reason=call.finish_reason,
-        error_kind=None if error is None else error.kind,
-        error=None if error is None else error.message,
-        purpose=call.purpose,
-    )

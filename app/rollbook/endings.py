@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["to_the_end"]
 
 
-async def to_the_end[T](work: Coroutine[Any, Any, T]) -> T:
+async def to_the_end[T](work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
     """The result of `work`, which is never cancelled; a cancellation of the caller is raised once it is over.
 
     Raises whatever `work` raises.
