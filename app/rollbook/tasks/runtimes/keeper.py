@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -40,8 +41,17 @@ class Keeper:
 
     @property
     def alive(self) -> bool:
-        """Whether the sandbox is there."""
-        return not self._process.ended
+        """Whether the sandbox is up.
+
+        Its first process lets go of its memory before it ends the others, and of its number after; so a command that
+        ended with the sandbox finds it dead here.
+        """
+        if not self.first or self._process.ended:
+            return False
+        try:
+            return bool(Path(f"/proc/{self.first}/cmdline").read_bytes())
+        except (FileNotFoundError, ProcessLookupError):
+            return False
 
     async def come_up(self) -> None:
         """Wait until the sandbox is ready: mounts too, which are made after its first process is.

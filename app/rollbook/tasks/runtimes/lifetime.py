@@ -41,6 +41,7 @@ What it writes just before is how a command that fails is told from one that was
 
 _ENDING_SEC = 5.0
 """How long a killed command may take to be gone before a cancelled call stops waiting for it."""
+_STOPPED_MEANWHILE = "the runtime was stopped while it started"
 _swept: set[Path] = set()
 
 
@@ -90,8 +91,10 @@ class OwnedRuntime(Runtime):
             except RuntimeFailedError:  # what `start` failed of is the caller's to know, not this
                 log.exception("A runtime that did not start could not be removed")
             if stopped and isinstance(error, asyncio.CancelledError):
-                raise RuntimeStoppedError("the runtime was stopped while it started") from None
+                raise RuntimeStoppedError(_STOPPED_MEANWHILE) from None
             raise
+        if self.stopped:
+            raise RuntimeStoppedError(_STOPPED_MEANWHILE)
 
     async def stop(self) -> None:
         if self._stopping is None:

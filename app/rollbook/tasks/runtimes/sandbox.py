@@ -14,9 +14,16 @@ from .errors import RuntimeUnavailableError
 
 __all__ = ["Tools", "as_user", "enter", "find_tools", "is_reachable", "make", "mounted"]
 
-PAYLOAD = r"printf '\006' >&2; exec >/dev/null 2>&1; while :; do sleep 3600; done"
-"""What the first process of a sandbox does: say that its mounts are done, then wait and reap. The kernel keeps from it
-every signal that comes from inside."""
+PAYLOAD = r"""
+trap '' HUP INT QUIT PIPE ALRM TERM USR1 USR2
+printf '\006' >&2
+exec >/dev/null 2>&1
+while :; do sleep 3600; done
+"""
+"""What the first process of a sandbox does: say that its mounts are done, then wait and reap.
+
+The kernel keeps signals from inside from it, unless it handles them, as a shell does SIGINT while it starts a program.
+"""
 
 _LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl")
