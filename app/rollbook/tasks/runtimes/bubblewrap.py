@@ -167,6 +167,11 @@ class BubblewrapRuntime(OwnedRuntime):
         if self._user is not None:
             for path in (root, *root.rglob("*")):
                 os.chown(path, self._user, self._user)
+        if self._user is not None and not is_reachable(root, self._user):
+            raise RuntimeUnavailableError(
+                f"user {self._user} cannot enter {home.path}, where its sandbox would be; pass a `parent` that "
+                "everybody may pass through, or set TMPDIR to one"
+            )
         shown, mounts = self._shown_paths(home.path)
         if self._open:
             await self._show_resolver()
