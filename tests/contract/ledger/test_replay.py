@@ -14,9 +14,11 @@ from rollbook.ledger.replay import Difference, replay, verify_replay
 from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.statements import STATE_COLUMNS
 from rollbook.ledger.transaction import Head, QueueCount
+from rollbook_client import events as ev
 from rollbook_client.events import StageSpan
 from rollbook_projections.tables import HISTORY_TABLES
 from tests.support.ledger import (
+    CALLED,
     Writing,
     admit,
     api,
@@ -26,6 +28,8 @@ from tests.support.ledger import (
     enter,
     finish,
     poll,
+    record,
+    rescore,
     rows,
     scheduler,
 )
@@ -41,8 +45,16 @@ def filled(writer: Writing, database_url: str) -> str:
     writer.do(claim(limit=1))
     writer.do(enter("r-1", attempt=2))
     writer.clock.forward(1)
+    recorded = (
+        CALLED,
+        ev.ExchangeStopped(attempt=0, condition="max_turns"),
+        ev.MessageRewritten(attempt=0, hook="shorten", side="request", call=1),
+        ev.TraceSaved(attempt=0, version=1, size_bytes=2, data="eJyrBQABdQD5"),
+    )
+    writer.do(record(*recorded, attempt=2))
     spans = (StageSpan("agent", 1, 2), StageSpan("grading", 2, 3))
     writer.do(finish("r-1", attempt=2, spans=spans, metrics=(cmd.Score("m", None),)))
+    writer.do(rescore(scores=(cmd.Score("exact", 0.5),)))
     writer.do(cancel("r-2"))
     writer.do(claim(limit=1))
     writer.do(api())
@@ -106,6 +118,12 @@ DAMAGES = {
     "DELETE FROM ledger_head": r"ledger_head\[1\]\.\*: expected a row, found no row",
     "UPDATE admissions SET label = 'x' WHERE number = 2": r"admissions\[.*\]\.label: expected '6', found 'x'",
     "UPDATE scores SET value = 0 WHERE kind = 'metric'": r"scores\[.*\]\.value: expected None, found 0\.0",
+    "UPDATE scores SET scoring = 0 WHERE scoring = 1": r"scores\[.*\]\.scoring: expected 1, found 0",
+    "UPDATE scorings SET reward = 1": r"scorings\[.*\]\.reward: expected 0\.5, found 1\.0",
+    "UPDATE model_calls SET output_tokens = 1": r"model_calls\[.*\]\.output_tokens: expected 16, found 1",
+    "DELETE FROM stops": r"stops\[.*\]\.\*: expected a row, found no row",
+    "UPDATE rewrites SET hook = 'x'": r"rewrites\[.*\]\.hook: expected 'shorten', found 'x'",
+    "UPDATE traces SET size_bytes = 3": r"traces\[.*\]\.size_bytes: expected 2, found 3",
     "UPDATE stage_spans SET stage = 'x' WHERE idx = 1": (
         r"stage_spans\[number 1, position \d+, idx 1\]\.stage: expected 'grading', found 'x'"
     ),

@@ -150,12 +150,12 @@ async def test_there_is_room_again_once_the_ledger_has_what_waited(
     ledger: Ledger, pool: PlayedPool, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "MAX_WAITING_BYTES", 10_000)
-    key = await begun(ledger, pool)
-    for count in range(1, 6):
-        tell(pool, key, ev.TraceSaved(attempt=0, version=1, size_bytes=9, data="x" * 7_000))
-        await settled(ledger, "r", lambda state, count=count: state.seq >= 2 + count)  # type: ignore[misc]
-    pool.end(key, Finished(key, "failure"))
-    await settled(ledger, "r", lambda state: not state.active)
+    await begun(ledger, pool)
+    recorder = Recorder(ledger, lambda _key: None)
+    trace = ev.TraceSaved(attempt=0, version=1, size_bytes=9, data="x" * 7_000)
+    for _ in range(5):
+        recorder.note(cmd.Record("r", 1, scheduler.member_id, (trace,)), key=1)
+        await recorder.settle(10)
     assert len(await recorded(ledger, "r", "trace_saved")) == 5
 
 
