@@ -131,11 +131,12 @@ class Trace(msgspec.Struct, kw_only=True, dict=True):
     def final_branch(self) -> Branch | None:
         """The branch that the last call is on, None without any message.
 
-        A call that failed is where its prompt ends. Where several branches go on from the last call, and where there
-        is no call at all, it is the one whose last message is the youngest.
+        A call that failed is where its prompt ends, and one whose prompt was not committed does not count. Where
+        several branches go on from the last call, and where there is no call at all, it is the one whose last message
+        is the youngest.
         """
-        last = self.calls[-1] if self.calls else None
-        place = None if last is None else last.prompt if last.node is None else last.node
+        places = (call.prompt if call.node is None else call.node for call in reversed(self.calls))
+        place = next((place for place in places if place is not None), None)
         for index, leaf in reversed(list(enumerate(self.graph.leaves()))):
             if place is None or place in self.graph.path(leaf):
                 return self._branch(index, leaf)

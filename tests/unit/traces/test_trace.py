@@ -99,6 +99,13 @@ def test_call_that_failed_ends_the_sample_with_its_prompt() -> None:
     assert sample_messages(made) == [*A, X, user("b")]
 
 
+def test_failed_call_whose_prompt_was_not_committed_leaves_the_sample_as_it_was() -> None:
+    made = played([Turn(A, X, None), Turn([user("z")], Y, None), Turn([*A, Y], X, None), Turn(A, Y, None)])
+    made.commit_prompt([user("z"), Y, user("later")])
+    made.commit_call(CALL, None, None)
+    assert sample_messages(made) == [*A, Y]
+
+
 def test_rollout_without_calls_has_its_prompt_and_without_messages_nothing() -> None:
     made = trace()
     assert sample_messages(made) == []
