@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -108,7 +109,9 @@ type Behaviour = Callable[[Received], Reply | Awaitable[Reply]]
 class ModelServer:
     """Listens on a free port of 127.0.0.1 while its context is open."""
 
-    def __init__(self, *script: Reply, default: Reply | Behaviour | None = None) -> None:
+    def __init__(
+        self, *script: Reply, default: Reply | Behaviour | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.script = list(script)
         self.default = default
         self.received: list[Received] = []
@@ -116,14 +119,16 @@ class ModelServer:
         """The base URL, which ends with ``/v1``."""
         self.connections = 0
         """How many were made."""
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self._connected), "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        self._server = await loop.create_server(lambda: _Connection(self._connected), "127.0.0.1", 0, ssl=self._tls)
+        scheme = "http" if self._tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
         return self
 
     async def __aexit__(self, *_: object) -> None:
