@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from rollbook.backends.base import ExecutionBackend, ExecutionOutcome, ExecutionRequest, ExecutionResult
-from rollbook.backends.failures import deadline_failure
+from rollbook.backends.failures import deadline_failure, failure_of
 from rollbook.backends.limiter import Slots
 from rollbook.sdk.context import RolloutContext, get_rollout_context
 from rollbook.sdk.sample import RolloutSample
@@ -108,24 +108,24 @@ class TaskBackend(ExecutionBackend):
 
     async def _run(self, request: ExecutionRequest, ctx: RolloutContext, *, queued_sec: float) -> ExecutionResult:
         try:
-            data = _within(self.data_of(request), request, queued_sec=queued_sec)
-        except ValueError as error:
+            rollout = Rollout(
+                self.task,
+                _within(self.data_of(request), request, queued_sec=queued_sec),
+                self.harness,
+                self.runtime,
+                chat_completions_url=ctx.chat_completions_url,
+                api_key=ctx.api_key,
+                limits=self.limits,
+                rollout_id=request.id,
+                tell=ctx.record,
+            )
+        except Exception as error:  # a task's own code makes its data and its state
+            failure = failure_of(error, "the task")
             return ExecutionResult(
                 status=RolloutStatus.FAILURE,
-                err_message=f"the request does not fit the task: {error}",
-                err_category=RolloutErrorCategory.VALIDATION_ERROR,
+                err_message=f"the request does not fit the task: {failure.message}",
+                err_category=failure.category,
             )
-        rollout = Rollout(
-            self.task,
-            data,
-            self.harness,
-            self.runtime,
-            chat_completions_url=ctx.chat_completions_url,
-            api_key=ctx.api_key,
-            limits=self.limits,
-            rollout_id=request.id,
-            tell=ctx.record,
-        )
         ctx.enter_phase(RolloutStatus.RUNNING)
         try:
             with ctx:

@@ -1,4 +1,4 @@
-"""Exchanges that a user drives turn by turn: a person, a function, or another agent. Waiting for a user costs no budget."""
+"""Exchanges that a user drives turn by turn: a person, a function, or another agent. Their time costs no budget."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ from rollbook.tasks.toolsets import ToolsetIndex
 from rollbook.tasks.turns import Turns
 from rollbook.traces.calls import CallError
 from rollbook.traces.events import called
+from rollbook.traces.graph import copied
 from rollbook.traces.storage import dumps
 from rollbook.traces.trace import Trace, TraceError
 from rollbook_client.events import Event, MetricRecorded, RewardRecorded, TraceSaved
@@ -119,9 +120,10 @@ class Rollout:
 
     @property
     def messages(self) -> list[MessageDict]:
-        """The conversation so far: the final branch, or what the program starts from."""
+        """The conversation so far, as a copy: the final branch, or what the program starts from."""
         branch = self.trace.final_branch
-        return list(self._prompt if branch is None else branch.messages)
+        messages: list[MessageDict] = copied(self._prompt if branch is None else branch.messages)
+        return messages
 
     # Opening
 
@@ -262,7 +264,7 @@ class Rollout:
         assert self._session is not None
         return Exchange(
             data=self.data,
-            messages=messages,
+            messages=copied(messages),  # the program may do with it as it likes
             base_url=self._session.base_url,
             chat_url=self._session.chat_url,
             api_key=self._session.secret,

@@ -3,39 +3,72 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import httpx
 
 from rollbook.sdk.values import MessageDict
 from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError
+from rollbook_client.retries import retry_after_sec
 
 __all__ = ["ChatHarness"]
+
+PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
+"""What may be over when the same is asked again."""
 
 
 class ChatHarness(Harness):
     """Asks the model, calls the tools that it names, and asks again until it names none.
 
     `params` go into every request (temperature, max_tokens, …). Tools of one answer run side by side; an error of a
-    tool is the tool's answer. The model's turns are bounded by the rollout's limits, not here.
+    tool is the tool's answer. The model's turns are bounded by the rollout's limits, not here. A call that failed of
+    what may pass (no connection, 408, 429, 5xx) is made up to `tries` times, each after twice the time or as the
+    model server says by ``Retry-After``.
     """
 
     name: ClassVar[str] = "chat"
     resumes: ClassVar[bool] = True
 
-    def __init__(self, *, params: dict[str, Any] | None = None) -> None:
+    def __init__(self, *, params: Mapping[str, Any] | None = None, tries: int = 5, backoff_sec: float = 0.5) -> None:
+        if tries < 1 or backoff_sec < 0:
+            raise ValueError(f"tries must be 1 or more and backoff_sec 0 or more, got {tries} and {backoff_sec}")
         self.params = dict(params or {})
+        self.tries, self.backoff_sec = tries, backoff_sec
 
     async def run(self, exchange: Exchange) -> list[MessageDict] | None:
         messages = list(exchange.messages)
         async with httpx.AsyncClient(timeout=None, trust_env=False) as client:
             while True:
-                answer = await _ask(client, exchange, self.params | _body(exchange, messages))
+                answer = await self._ask(client, exchange, self.params | _body(exchange, messages))
                 messages.append(answer)
                 calls = answer.get("tool_calls") or []
                 if not calls:
                     return None
                 messages += await asyncio.gather(*(_result(exchange, call) for call in calls))
+
+    async def _ask(self, client: httpx.AsyncClient, exchange: Exchange, body: dict[str, Any]) -> MessageDict:
+        url, headers = f"{exchange.base_url}/chat/completions", {"Authorization": f"Bearer {exchange.api_key}"}
+        number = 0
+        while True:
+            number += 1
+            delay_sec = self.backoff_sec * 2 ** (number - 1) * random.uniform(0.5, 1.0)
+            try:
+                answer = await client.post(url, json=body, headers=headers)
+            except httpx.TransportError as error:
+                failure = HarnessError(f"the model call failed: {type(error).__name__} {error}")
+            else:
+                if answer.status_code == 200:
+                    return _message(answer)
+                failure = HarnessError(f"the model call was answered with {answer.status_code}: {answer.text[:500]}")
+                if answer.status_code not in PASSING_STATUSES:
+                    raise failure
+                if "retry-after" in answer.headers:
+                    delay_sec = retry_after_sec(answer.headers["retry-after"])
+            if number == self.tries:
+                raise failure
+            await asyncio.sleep(delay_sec)
 
 
 def _body(exchange: Exchange, messages: list[MessageDict]) -> dict[str, Any]:
@@ -44,19 +77,13 @@ def _body(exchange: Exchange, messages: list[MessageDict]) -> dict[str, Any]:
     return body | {"tools": definitions} if definitions else body
 
 
-async def _ask(client: httpx.AsyncClient, exchange: Exchange, body: dict[str, Any]) -> MessageDict:
+def _message(answer: httpx.Response) -> MessageDict:
     try:
-        answer = await client.post(
-            f"{exchange.base_url}/chat/completions", json=body, headers={"Authorization": f"Bearer {exchange.api_key}"}
-        )
-    except httpx.TransportError as error:
-        raise HarnessError(f"the model call failed: {type(error).__name__} {error}") from error
-    if answer.status_code != 200:
-        raise HarnessError(f"the model call was answered with {answer.status_code}: {answer.text[:500]}")
-    try:
-        message: MessageDict = answer.json()["choices"][0]["message"]
+        message = answer.json()["choices"][0]["message"]
     except (ValueError, LookupError, TypeError) as error:
         raise HarnessError(f"the model's answer is no chat completion: {answer.text[:500]}") from error
+    if not isinstance(message, dict):
+        raise HarnessError(f"the model's answer has no message: {answer.text[:500]}")
     return message
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import urlsplit, urlunsplit
@@ -16,6 +17,8 @@ __all__ = ["ProgramHarness"]
 MESSAGES_FILE = ".rollbook/messages.json"
 PROMPT_FILE = ".rollbook/prompt.txt"
 STDERR_SHOWN_CHARS = 2_000
+VARIABLE_MAX_BYTES = 65_536
+"""Of a prompt in a variable: Linux takes twice as much in one, and bounds all of them together too."""
 
 
 class ProgramHarness(Harness):
@@ -25,7 +28,7 @@ class ProgramHarness(Harness):
     `OPENAI_BASE_URL`       where the model is (`OPENAI_API_BASE` has the same, for older programs)
     `OPENAI_API_KEY`        a key that is good for this rollout alone
     `ROLLBOOK_MODEL`        the model's name to ask for
-    `ROLLBOOK_PROMPT`       the text of the last user message
+    `ROLLBOOK_PROMPT`       the text of the last user message; empty where it is longer than 64 KiB
     `ROLLBOOK_PROMPT_FILE`  a file with the same, for long ones
     `ROLLBOOK_MESSAGES`     a file with the whole conversation, a JSON list of OpenAI messages
     ======================  =========================================================================
@@ -57,11 +60,12 @@ class ProgramHarness(Harness):
 
     async def run(self, exchange: Exchange) -> list[MessageDict] | None:
         runtime = exchange.runtime
-        prompt = _prompt(exchange.messages)
+        prompt = _prompt(exchange.messages).encode("utf-8", "replace")
         await runtime.write(MESSAGES_FILE, json.dumps(exchange.messages).encode())
-        await runtime.write(PROMPT_FILE, prompt.encode("utf-8", "replace"))
+        await runtime.write(PROMPT_FILE, prompt)
         values = {
-            "prompt": prompt,
+            # No argument and no variable can hold a zero byte.
+            "prompt": prompt.replace(b"\0", b"").decode(),
             "prompt_file": f"{runtime.workdir}/{PROMPT_FILE}",
             "messages_file": f"{runtime.workdir}/{MESSAGES_FILE}",
             "model": self.model or exchange.model,
@@ -83,7 +87,7 @@ class ProgramHarness(Harness):
             "OPENAI_API_BASE": url,
             "OPENAI_API_KEY": exchange.api_key,
             "ROLLBOOK_MODEL": values["model"],
-            "ROLLBOOK_PROMPT": values["prompt"] if len(values["prompt"]) <= 65_536 else "",
+            "ROLLBOOK_PROMPT": values["prompt"] if len(values["prompt"].encode()) <= VARIABLE_MAX_BYTES else "",
             "ROLLBOOK_PROMPT_FILE": values["prompt_file"],
             "ROLLBOOK_MESSAGES": values["messages_file"],
         }
@@ -91,9 +95,8 @@ class ProgramHarness(Harness):
 
 
 def _filled(part: str, values: Mapping[str, str]) -> str:
-    for name, value in values.items():
-        part = part.replace("{" + name + "}", value)
-    return part
+    # In one pass: what a prompt says is text, also where it says "{model}".
+    return re.sub("|".join(f"{{{name}}}" for name in values), lambda found: values[found[0][1:-1]], part)
 
 
 def _prompt(messages: Sequence[MessageDict]) -> str:
