@@ -58,3 +58,4 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     force_sec: float = 10.0
     stall_after_sec: float = 10.0
     runner_memory_bytes: int | None = None
+    record_model_calls: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -29,6 +30,8 @@ SECRETS = {
     "signature": "5e884898da28",
     "password": PASSWORD,
 }
+STAND_IN = re.compile(r"127\.0\.0\.1(:|%3A)\d+(/|%2F)s(/|%2F)[\w-]{43}")
+"""The URL that workflows have in place of the trainer's where model calls are recorded; it holds the key beside it."""
 
 
 def forms(secret: str) -> set[bytes]:
@@ -55,6 +58,7 @@ def leaks(folder: Path) -> list[tuple[str, str]]:
 def assert_nowhere(deployment: Deployment) -> None:
     """No secret is in a file, in the database or in what the database logs."""
     assert leaks(deployment.folder) == []
+    assert STAND_IN.search(deployment.output) is None
     kept = all_bytes(deployment.database_url)
     assert b"hush" in kept
     assert secrets_in(kept) == []
@@ -114,7 +118,7 @@ async def test_secrets_are_nowhere(deployment: Deployment, shape: str) -> None:
         deployment.serve("--max-attempts", "2")
     elif shape == "apart":
         deployment.api(max_attempts=2)
-        deployment.scheduler()
+        deployment.scheduler(record_model_calls=False)  # so that user code has the trainer's own secrets at hand
     else:
         # There, code that ends its process ends the server, and what it prints goes where the host sends it.
         plans = {name: quiet(plan) for name, plan in PLANS.items() if name != "dies"}

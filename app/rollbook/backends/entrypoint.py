@@ -21,6 +21,7 @@ import msgspec
 from rollbook.backends.base import ExecutionBackend
 from rollbook.backends.errors import EntrypointError
 from rollbook.backends.local import LocalBackend
+from rollbook.backends.recording import reach_loopback_directly
 from rollbook.sdk.config import AgentWorkflowConfig, GraderConfig
 from rollbook.sdk.grader import Grader
 from rollbook.sdk.workflow import AgentWorkflow
@@ -42,14 +43,21 @@ def entrypoint_name(spec: str) -> str:
     return parsed.module if parsed.name is None else f"{parsed.module}:{parsed.name}"
 
 
-def load_entrypoint(spec: str, *, max_concurrent: int | None = None) -> ExecutionBackend:
+def load_entrypoint(
+    spec: str, *, max_concurrent: int | None = None, record_model_calls: bool | None = None
+) -> ExecutionBackend:
     """Import the user's code and make its backend; `max_concurrent` replaces a `LocalBackend`'s own limit.
+
+    `record_model_calls` True has a `LocalBackend` record its model calls unless its author decided, False keeps it
+    from it; None leaves it as it is.
 
     The file's folder, or for a module the current folder, goes to the front of ``sys.path``, so the code can import
     what lies beside it. In a file with classes, its one `AgentWorkflowConfig` and its one `GraderConfig` are used.
     Raises `EntrypointError` whatever goes wrong, with the cause chained.
     """
     parsed = _parse(spec)
+    if record_model_calls:
+        reach_loopback_directly()
     module = _import(parsed)
     backend = _discover(parsed, module) if parsed.name is None else _named(parsed, module)
     if max_concurrent is not None:
@@ -63,6 +71,8 @@ def load_entrypoint(spec: str, *, max_concurrent: int | None = None) -> Executio
             backend.max_concurrent = max_concurrent
         except ValueError as error:
             raise EntrypointError(f"{spec}: {error}", spec=spec) from error
+    if isinstance(backend, LocalBackend) and (record_model_calls is False or backend.record_model_calls is None):
+        backend.record_model_calls = record_model_calls
     return backend
 
 

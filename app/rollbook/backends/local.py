@@ -17,8 +17,8 @@ from rollbook.backends.artifacts import artifacts_root, make_folder
 from rollbook.backends.base import ExecutionBackend, ExecutionOutcome, ExecutionRequest, ExecutionResult
 from rollbook.backends.failures import deadline_failure
 from rollbook.backends.limiter import Slots
+from rollbook.backends.recording import CallRecording, Calls
 from rollbook.backends.references import resolve
-from rollbook.backends.scrub import scrubbed
 from rollbook.backends.stage import StageError, run_stage
 from rollbook.sdk.config import AgentWorkflowConfig, GraderConfig
 from rollbook.sdk.context import AgentWorkflowContext, GraderContext, RolloutContext, get_rollout_context
@@ -41,8 +41,11 @@ class LocalBackend(ExecutionBackend):
     """Runs a workflow, and a grader if there is one, in process.
 
     All four arguments also come as ``"module:Name"`` strings. The workflow's config sets how many run at a time: a
-    config without a bound is unbounded, no config is 4. Raises ``TypeError`` for classes and configs of another kind
-    and ``ImportError`` or ``ValueError`` for a string that names nothing.
+    config without a bound is unbounded, no config is 4. `record_model_calls` puts an endpoint on this machine in front
+    of the rollouts' model and records each call in the ledger; it needs the extra ``server``. None, the default, leaves
+    that to whoever runs the backend: `rollbook serve` and `rollbook scheduler` record unless told not to, others do
+    not. Raises ``TypeError`` for classes and configs of another kind and ``ImportError`` or ``ValueError`` for a string
+    that names nothing.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class LocalBackend(ExecutionBackend):
         workflow_config: AgentWorkflowConfig | str | None = None,
         grader: type[Grader] | str | None = None,
         grader_config: GraderConfig | str | None = None,
+        record_model_calls: bool | None = None,
     ) -> None:
         self.workflow_cls: type[AgentWorkflow[Any]] = _concrete(workflow, AgentWorkflow, what="workflow")
         self.grader_cls: type[Grader] | None = None if grader is None else _concrete(grader, Grader, what="grader")
@@ -61,6 +65,7 @@ class LocalBackend(ExecutionBackend):
         self.grader_config: GraderConfig | None = _instance(resolve(grader_config), GraderConfig, "grader_config")
         config = self.workflow_config
         self._slots = Slots(DEFAULT_MAX_CONCURRENT if config is None else config.concurrency.max_concurrent)
+        self._recording = CallRecording(record_model_calls)
         self._live: dict[_Run, None] = {}
         self._ended: OrderedDict[str, RolloutStatus] = OrderedDict()
         self._artifacts_root = artifacts_root()
@@ -75,6 +80,15 @@ class LocalBackend(ExecutionBackend):
         if limit is not None and limit < 1:
             raise ValueError(f"max_concurrent must be at least 1, or None for no bound; got {limit}")
         self._slots.limit = limit
+
+    @property
+    def record_model_calls(self) -> bool | None:
+        """Whether model calls are recorded; may be set, and then holds for executions that start later."""
+        return self._recording.wanted
+
+    @record_model_calls.setter
+    def record_model_calls(self, wanted: bool | None) -> None:
+        self._recording.wanted = wanted
 
     async def execute(self, request: ExecutionRequest) -> ExecutionOutcome:
         """Run one rollout; its ambient `RolloutContext` is used if there is one, also for the spans of a cancelled run.
@@ -126,21 +140,26 @@ class LocalBackend(ExecutionBackend):
         """``status`` and ``concurrency``: the limit, how many wait and how many run."""
         return {"status": "ok", "concurrency": self._slots.snapshot()}
 
+    async def shutdown(self) -> None:
+        """End the endpoint in front of the model, if there is one."""
+        await self._recording.close()
+
     async def _in_slot(
         self, request: ExecutionRequest, *, run: _Run, ctx: RolloutContext, spans: list[StageSpan]
     ) -> ExecutionOutcome:
         try:
             queued_sec = request.queued_sec + await self._take_slot(request, spans)
         except StageError as error:
-            return ExecutionOutcome(workflow=_failed(error, request, ctx=ctx), spans=tuple(spans))
+            return ExecutionOutcome(workflow=_failed(error, request, calls=Calls(ctx)), spans=tuple(spans))
         try:
             run.phase = RolloutStatus.RUNNING
             ctx.enter_phase(RolloutStatus.RUNNING)
-            with ctx:
-                workflow = await self._run_workflow(request, ctx=ctx, queued_sec=queued_sec, spans=spans)
-                grader = None
-                if request.grade and workflow.status is RolloutStatus.SUCCESS:
-                    grader = await self._grade(request, workflow.sample, run=run, ctx=ctx, spans=spans)
+            async with self._recording.of(ctx) as calls:
+                with calls.ctx:
+                    workflow = await self._run_workflow(request, calls=calls, queued_sec=queued_sec, spans=spans)
+                    grader = None
+                    if request.grade and workflow.status is RolloutStatus.SUCCESS:
+                        grader = await self._grade(request, workflow.sample, run=run, calls=calls, spans=spans)
         finally:
             self._slots.give_back()
         return ExecutionOutcome(workflow=workflow, grader=grader, spans=tuple(spans))
@@ -161,7 +180,7 @@ class LocalBackend(ExecutionBackend):
         return time.monotonic() - started
 
     async def _run_workflow(
-        self, request: ExecutionRequest, *, ctx: RolloutContext, queued_sec: float, spans: list[StageSpan]
+        self, request: ExecutionRequest, *, calls: Calls, queued_sec: float, spans: list[StageSpan]
     ) -> ExecutionResult:
         async def step() -> RolloutSample | None:
             config = copy.deepcopy(self.workflow_config)
@@ -176,7 +195,7 @@ class LocalBackend(ExecutionBackend):
             )
             output = coerce_output(await _awaitable(returned, "run"))
             if output is None:
-                return coerce_sample(await ctx.get_sample())
+                return coerce_sample(await calls.ctx.get_sample())
             if output.messages is None:
                 return None
             return RolloutSample(messages=output.messages, label=request.label, metrics=output.metrics)
@@ -185,7 +204,7 @@ class LocalBackend(ExecutionBackend):
             with timed("agent", spans):
                 sample = await run_stage(step, "workflow", limit_sec=request.agent_timeout_sec, queued_sec=queued_sec)
         except StageError as error:
-            return _failed(error, request, ctx=ctx)
+            return _failed(error, request, calls=calls)
         return ExecutionResult(status=RolloutStatus.SUCCESS, sample=sample)
 
     async def _grade(
@@ -194,7 +213,7 @@ class LocalBackend(ExecutionBackend):
         sample: RolloutSample | None,
         *,
         run: _Run,
-        ctx: RolloutContext,
+        calls: Calls,
         spans: list[StageSpan],
     ) -> ExecutionResult:
         grader_cls = self.grader_cls
@@ -218,12 +237,13 @@ class LocalBackend(ExecutionBackend):
             return _rewarded(coerce_sample(grader_ctx.sample))
 
         run.phase = RolloutStatus.GRADING
-        ctx.enter_phase(RolloutStatus.GRADING)
+        calls.ctx.enter_phase(RolloutStatus.GRADING)
+        calls.begin_grading()
         try:
             with timed("grading", spans):
                 graded = await run_stage(step, "grader", limit_sec=request.grader_timeout_sec)
         except StageError as error:
-            return _failed(error, request, ctx=ctx, sample=sample)
+            return _failed(error, request, calls=calls, sample=sample)
         return ExecutionResult(status=RolloutStatus.SUCCESS, sample=graded)
 
     def _remember(self, rollout_id: str, ended: RolloutStatus) -> None:
@@ -254,17 +274,18 @@ class _Run:
 
 
 def _failed(
-    error: StageError, request: ExecutionRequest, *, ctx: RolloutContext, sample: RolloutSample | None = None
+    error: StageError, request: ExecutionRequest, *, calls: Calls, sample: RolloutSample | None = None
 ) -> ExecutionResult:
     """The result of a failed stage, logged with user code's traceback; neither shows the rollout's secrets."""
-    message = scrubbed(error.failure.message, ctx)
+    failure = calls.explained(error.failure)
+    message = calls.scrubbed(failure.message)
     if error.__cause__ is None:
         logger.warning("rollout %s failed: %s", request.id, message)
     else:
-        trace = scrubbed("".join(traceback.format_exception(error.__cause__)), ctx)
+        trace = calls.scrubbed("".join(traceback.format_exception(error.__cause__)))
         logger.error("rollout %s failed: %s\n%s", request.id, message, trace)
     return ExecutionResult(
-        status=RolloutStatus.FAILURE, sample=sample, err_message=message, err_category=error.failure.category
+        status=RolloutStatus.FAILURE, sample=sample, err_message=message, err_category=failure.category
     )
 
 

@@ -28,6 +28,12 @@ def secret_texts(chat_completions_url: str, api_key: str | None) -> SecretTexts:
         for form in (secret, quote(secret, safe="", errors="replace"), unquote(secret))
         if len(form) >= SECRET_MIN_CHARS
     }
+    return joined(tuple(forms.items()))
+
+
+def joined(*parts: SecretTexts) -> SecretTexts:
+    """Several secrets' texts as one, the longest first."""
+    forms = {form: name for texts in parts for form, name in texts}
     return tuple(sorted(forms.items(), key=lambda item: len(item[0]), reverse=True))
 
 

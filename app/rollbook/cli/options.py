@@ -32,6 +32,13 @@ RunnerMemory = Annotated[
     int | None,
     typer.Option(min=64, help="Address space of each runner, in MiB; what asks for more gets a MemoryError."),
 ]
+NoModelCalls = Annotated[
+    bool,
+    typer.Option(
+        "--no-model-calls",
+        help="Record no model calls: workflows get the trainer's own URL, with nothing of Rollbook's in front of it.",
+    ),
+]
 OnShutdown = Annotated[
     Literal["release", "cancel"],
     typer.Option(help="What becomes of rollouts that still run at the end: queued again, or cancelled."),

@@ -46,6 +46,7 @@ def serve(
     max_attempts: options.MaxAttempts = options.MAX_ATTEMPTS,
     max_concurrent: options.MaxConcurrent = None,
     runner_memory: options.RunnerMemory = None,
+    no_model_calls: options.NoModelCalls = False,
     result_wait: options.ResultWait = options.RESULT_WAIT_SEC,
     lease_timeout: options.LeaseTimeout = options.LEASE_TIMEOUT_SEC,
     on_shutdown: options.OnShutdown = "release",
@@ -80,6 +81,7 @@ def serve(
         runners=runners,
         max_concurrent=max_concurrent,
         runner_memory_bytes=None if runner_memory is None else runner_memory * options.MEBIBYTE,
+        record_model_calls=not no_model_calls,
         on_shutdown=on_shutdown,
     )
     return asyncio.run(_serve(api, scheduler))
@@ -162,6 +164,7 @@ def scheduler(
     ] = None,
     max_concurrent: options.MaxConcurrent = None,
     runner_memory: options.RunnerMemory = None,
+    no_model_calls: options.NoModelCalls = False,
     on_shutdown: options.OnShutdown = "release",
     log_format: options.LogFormatOption = "text",
 ) -> int:
@@ -175,6 +178,7 @@ def scheduler(
         runners=runners,
         max_concurrent=max_concurrent,
         runner_memory_bytes=None if runner_memory is None else runner_memory * options.MEBIBYTE,
+        record_model_calls=not no_model_calls,
         on_shutdown=on_shutdown,
     )
     options.check_file(entrypoint)

@@ -82,11 +82,20 @@ class ChildEvents(msgspec.Struct):
 class Child:
     """A runner process. Its executions are in ``running`` until they are reported finished or it dies."""
 
-    def __init__(self, entrypoint: str, events: ChildEvents, *, max_concurrent: int | None, memory: int | None) -> None:
+    def __init__(
+        self,
+        entrypoint: str,
+        events: ChildEvents,
+        *,
+        max_concurrent: int | None,
+        memory: int | None,
+        record_model_calls: bool = True,
+    ) -> None:
         self._entrypoint = entrypoint
         self._events = events
         self._max_concurrent = max_concurrent
         self._memory = memory
+        self._record_model_calls = record_model_calls
         self._marks = Marks.create()
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
         self._pipe: FramePipe[ToScheduler] | None = None
@@ -123,6 +132,7 @@ class Child:
             stacks=self._stacks.fileno(),
             parent=os.getpid(),
             max_concurrent=self._max_concurrent,
+            record_model_calls=self._record_model_calls,
             memory_bytes=self._memory,
         )
         with theirs:

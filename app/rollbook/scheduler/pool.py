@@ -30,6 +30,7 @@ class PoolSettings(msgspec.Struct, frozen=True):
     runners: int = 1
     max_concurrent: int | None = None
     memory_bytes: int | None = None
+    record_model_calls: bool = True
     stall_after_sec: float = 10.0
     clean_up_sec: float = 120.0
 
@@ -89,7 +90,13 @@ class ChildPool:
     async def _spawn(self) -> None:
         events = ChildEvents(self._ready, self._broken, self._entered, self._recorded, self._finished, self._died)
         settings = self._settings
-        child = Child(settings.entrypoint, events, max_concurrent=settings.max_concurrent, memory=settings.memory_bytes)
+        child = Child(
+            settings.entrypoint,
+            events,
+            max_concurrent=settings.max_concurrent,
+            memory=settings.memory_bytes,
+            record_model_calls=settings.record_model_calls,
+        )
         try:
             await child.start()
         except OSError:

@@ -67,6 +67,7 @@ async def _serve(settings: SchedulerSettings, hint_socket: socket.socket | None,
                 runners=settings.runners,
                 max_concurrent=settings.max_concurrent,
                 memory_bytes=settings.runner_memory_bytes,
+                record_model_calls=settings.record_model_calls,
                 stall_after_sec=settings.stall_after_sec,
                 clean_up_sec=settings.clean_up_sec,
             )

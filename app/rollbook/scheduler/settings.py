@@ -17,4 +17,5 @@ class RunnerSettings(msgspec.Struct, frozen=True):
     parent: int
     max_concurrent: int | None = None
     memory_bytes: int | None = None
+    record_model_calls: bool = True
     stack_after_sec: float = 2.0

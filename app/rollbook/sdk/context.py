@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -35,7 +36,8 @@ class RolloutContext:
     Values left out come from the environment. `chat_completions_url` is opaque: append nothing, add no routing
     headers. As a context manager it is what `get_rollout_context` returns inside the block, in the workflow and in
     the grader. `on_phase` is called by the backend as the rollout enters `running` and `grading`, `on_record` with
-    what is to be recorded of it. `spans` holds the stage spans of the latest execution, also of one that was cancelled.
+    what is to be recorded of it, `on_secrets` with a URL and a key that user code gets in place of its own. `spans`
+    holds the stage spans of the latest execution, also of one that was cancelled.
     """
 
     def __init__(
@@ -46,12 +48,14 @@ class RolloutContext:
         rollout_id: str | None = None,
         on_phase: Callable[[RolloutStatus], None] | None = None,
         on_record: Callable[[tuple[Event, ...]], None] | None = None,
+        on_secrets: Callable[[str, str], None] | None = None,
     ) -> None:
         self.chat_completions_url: str = chat_completions_url or os.environ.get(CHAT_COMPLETIONS_URL_ENV, "")
         self.api_key: str | None = api_key or os.environ.get(API_KEY_ENV)
         self.rollout_id: str = rollout_id or os.environ.get(ROLLOUT_ID_ENV, "")
         self.on_phase = on_phase
         self.on_record = on_record
+        self.on_secrets = on_secrets
         self.sample_source: SampleSource | None = None
         self.spans: list[StageSpan] = []
         self._outer: list[RolloutContext | None] = []
@@ -77,6 +81,18 @@ class RolloutContext:
     async def get_sample(self) -> RolloutSample | None:
         """Return the registered source's sample, or None if no source was registered."""
         return None if self.sample_source is None else await self.sample_source.get_sample()
+
+    def through(self, chat_completions_url: str, api_key: str) -> Self:
+        """The context of the same rollout for code that is to reach the model by another URL and key; for backends.
+
+        They are secrets like the rollout's own, and `on_secrets` is told of them.
+        """
+        other = copy.copy(self)
+        other._outer = []
+        other.chat_completions_url, other.api_key = chat_completions_url, api_key
+        if self.on_secrets is not None:
+            self.on_secrets(chat_completions_url, api_key)
+        return other
 
     def enter_phase(self, phase: RolloutStatus) -> None:
         """Tell `on_phase`, if there is one; for backends."""

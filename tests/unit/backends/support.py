@@ -45,6 +45,7 @@ def make_backend(
     grade: Callable[[GraderContext], Awaitable[Any]] | None = rewarding,
     *,
     max_concurrent: int | None = None,
+    record_model_calls: bool | None = None,
 ) -> LocalBackend:
     """A LocalBackend whose workflow and grader are the given functions."""
 
@@ -61,6 +62,7 @@ def make_backend(
         workflow=Workflow,
         workflow_config=AgentWorkflowConfig(name="t", concurrency=ConcurrencyConfig(max_concurrent=max_concurrent)),
         grader=None if grade is None else FunctionGrader,
+        record_model_calls=record_model_calls,
     )
 
 

@@ -148,6 +148,27 @@ def test_limit_replaces_the_configs(folder: Path) -> None:
     assert "at least 1" in failure("entry_file.py", max_concurrent=0)
 
 
+@pytest.mark.parametrize(
+    ("author", "runner", "result"),
+    [
+        (None, None, None),
+        (None, True, True),
+        (None, False, False),
+        (False, True, False),
+        (True, None, True),
+        (True, False, False),
+    ],
+)
+def test_recording_of_model_calls_is_the_runners_choice_unless_the_author_made_one(
+    folder: Path, author: bool | None, runner: bool | None, result: bool | None
+) -> None:
+    made = f"backend = LocalBackend(workflow=Solve, record_model_calls={author})\n"
+    write(folder, WORKFLOW + made, "chooses.py")
+    backend = load_entrypoint("chooses.py:backend", record_model_calls=runner)
+    assert isinstance(backend, LocalBackend)
+    assert backend.record_model_calls is result
+
+
 def test_limit_is_refused_for_a_backend_with_a_limit_of_its_own(folder: Path) -> None:
     write(folder, OWN_BACKEND + "backend = Own()\n", "own.py")
     assert isinstance(load_entrypoint("own:backend"), ExecutionBackend)

@@ -18,6 +18,7 @@ from rollbook import (
     get_rollout_context,
 )
 from rollbook.backends.base import ExecutionBackend, ExecutionOutcome, ExecutionRequest
+from rollbook.backends.scrub import scrub
 from rollbook.scheduler.runner.executor import Executor
 from rollbook.scheduler.runner.logs import SecretRegistry
 from rollbook.scheduler.wire import Assignment, Entered, Finished, ToScheduler
@@ -110,6 +111,25 @@ async def test_error_texts_show_no_secret(inbox: Inbox) -> None:
     assert report.err_message is not None
     assert KEY not in report.err_message
     assert "capability-0123456789" not in report.err_message
+
+
+async def test_what_stands_for_the_secrets_is_one_too(inbox: Inbox) -> None:
+    seen: list[str] = []
+
+    class Elsewhere(ExecutionBackend):
+        async def execute(self, request: ExecutionRequest) -> ExecutionOutcome:
+            ctx = get_rollout_context()
+            assert ctx is not None
+            other = ctx.through("http://127.0.0.1:4/s/another-secret-01234567", "another-secret-01234567")
+            seen.append(f"{other.chat_completions_url} {other.api_key} {ctx.chat_completions_url} {ctx.api_key}")
+            raise RuntimeError(seen[0])
+
+    secrets = SecretRegistry()
+    Executor(Elsewhere(), secrets, inbox.put).start(assignment())
+    report = await inbox.finished()
+    clean = "[chat_completions_url] [llm_api_key] [chat_completions_url] [llm_api_key]"
+    assert report.err_message == clean
+    assert scrub(seen[0], secrets.texts) == clean
 
 
 async def test_a_backend_that_fails_itself_ends_the_rollout_with_its_error(inbox: Inbox) -> None:

@@ -54,7 +54,11 @@ def main() -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every model call would drown the author's own
     pipe = socket.socket(fileno=settings.pipe)
     try:
-        backend = load_entrypoint(settings.entrypoint, max_concurrent=settings.max_concurrent)
+        backend = load_entrypoint(
+            settings.entrypoint,
+            max_concurrent=settings.max_concurrent,
+            record_model_calls=settings.record_model_calls,
+        )
     except EntrypointError as error:
         frame = msgspec.msgpack.encode(Broken(str(error)))
         pipe.sendall(len(frame).to_bytes(4, "big") + frame)

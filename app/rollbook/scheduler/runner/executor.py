@@ -12,7 +12,7 @@ import msgspec
 
 from rollbook.backends.base import ExecutionBackend, ExecutionRequest
 from rollbook.backends.failures import failure_of
-from rollbook.backends.scrub import SecretTexts, scrub, secret_texts
+from rollbook.backends.scrub import SecretTexts, joined, scrub, secret_texts
 from rollbook.backends.settle import SettledResult, settle
 from rollbook.logformat import about
 from rollbook.scheduler.records import PackedRecord, RecordError, packed
@@ -48,9 +48,10 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
 
 
 class _Execution:
-    __slots__ = ("cancelled", "phases", "started", "task", "timer")
+    __slots__ = ("cancelled", "phases", "secrets", "started", "task", "timer")
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: SecretTexts) -> None:
+        self.secrets = secrets
         self.task: asyncio.Task[None] | None = None
         self.phases: list[Phase] = []
         self.timer: asyncio.TimerHandle | None = None
@@ -88,7 +89,7 @@ class Executor:
 
     def start(self, assignment: Assignment) -> None:
         """Begin an execution; its end is reported in any case."""
-        execution = _Execution()
+        execution = _Execution(secret_texts(assignment.chat_completions_url, assignment.llm_api_key))
         self._executions[assignment.key] = execution
         self._ids[assignment.key] = assignment.rollout_id
         token = current_key.set(assignment.key)
@@ -135,8 +136,14 @@ class Executor:
     async def _run(self, assignment: Assignment, execution: _Execution) -> None:
         execution.started = True
         key = assignment.key
-        parts = secret_texts(assignment.chat_completions_url, assignment.llm_api_key)
-        self._secrets.add(key, parts)
+        self._secrets.add(key, execution.secrets)
+
+        def clean(text: str) -> str:
+            return scrub(text, execution.secrets)
+
+        def hide(url: str, api_key: str) -> None:
+            execution.secrets = joined(execution.secrets, secret_texts(url, api_key))
+            self._secrets.add(key, execution.secrets)
 
         def take(records: list[PackedRecord]) -> None:
             if key in self._executions:  # else by a thread that outlived its execution
@@ -147,7 +154,8 @@ class Executor:
             assignment.llm_api_key,
             rollout_id=assignment.rollout_id,
             on_phase=lambda phase: self._entered(key, execution, phase),
-            on_record=_recorder(asyncio.get_running_loop(), assignment.rollout_id, parts, take),
+            on_record=_recorder(asyncio.get_running_loop(), assignment.rollout_id, clean, take),
+            on_secrets=hide,
         )
         try:
             settled, spans = await self._execute(assignment, execution, ctx)
@@ -157,7 +165,7 @@ class Executor:
             del self._executions[key]
             del self._ids[key]
         for warning in settled.warnings:
-            log.warning("rollout %s: %s", assignment.rollout_id, scrub(warning, parts))
+            log.warning("rollout %s: %s", assignment.rollout_id, clean(warning))
         if execution.timer is not None:
             execution.timer.cancel()
         self._emit(
@@ -171,7 +179,7 @@ class Executor:
                 metrics=settled.metrics,
                 trajectory=settled.trajectory,
                 trajectory_saved=settled.trajectory_saved,
-                err_message=None if settled.err_message is None else scrub(settled.err_message, parts),
+                err_message=None if settled.err_message is None else clean(settled.err_message),
                 err_category=None if settled.err_category is None else settled.err_category.value,
                 spans=tuple(StageSpan(span.stage, span.started_at, span.ended_at) for span in spans),
             )
@@ -229,7 +237,10 @@ class Executor:
 
 
 def _recorder(
-    loop: asyncio.AbstractEventLoop, rollout_id: str, parts: SecretTexts, take: Callable[[list[PackedRecord]], None]
+    loop: asyncio.AbstractEventLoop,
+    rollout_id: str,
+    clean: Callable[[str], str],
+    take: Callable[[list[PackedRecord]], None],
 ) -> Callable[[tuple[Event, ...]], None]:
     """What a rollout records with, on any thread: without its secrets, handed to ``take`` on the loop."""
 
@@ -237,10 +248,10 @@ def _recorder(
         records = []
         for event in events:
             try:
-                records.append(packed(_scrubbed(event, parts)))
+                records.append(packed(_scrubbed(event, clean)))
             except RecordError as error:
                 # Whoever records has other things to do than to mind what it is worth.
-                log.error("rollout %s: a record is lost: %s", rollout_id, scrub(str(error), parts))
+                log.error("rollout %s: a record is lost: %s", rollout_id, clean(str(error)))
         try:
             on_loop = asyncio.get_running_loop() is loop
         except RuntimeError:
@@ -254,10 +265,10 @@ def _recorder(
     return record
 
 
-def _scrubbed(event: Event, parts: SecretTexts) -> Event:
+def _scrubbed(event: Event, clean: Callable[[str], str]) -> Event:
     """Error texts quote URLs and keys; everything else is the author's own."""
     if isinstance(event, ModelCalled) and isinstance(event.error, str):
-        return msgspec.structs.replace(event, error=scrub(event.error, parts))
+        return msgspec.structs.replace(event, error=clean(event.error))
     return event
 
 

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TextIO
 
-from rollbook.backends.scrub import SecretTexts, scrub
+from rollbook.backends.scrub import SecretTexts, joined, scrub
 from rollbook.logformat import ABOUT, formatter, json_line, log_format
 
 LONGEST_LINE = 65_536
@@ -41,12 +41,11 @@ class SecretRegistry:
         """Every text to scrub with what replaces it, the longest first."""
         with self._lock:
             if self._texts is None:
-                gathered = {form: name for parts in (*self._ended, *self._running.values()) for form, name in parts}
-                self._texts = tuple(sorted(gathered.items(), key=lambda item: len(item[0]), reverse=True))
+                self._texts = joined(*self._ended, *self._running.values())
             return self._texts
 
     def add(self, key: int, parts: SecretTexts) -> None:
-        """An execution starts."""
+        """An execution starts, or has more secrets than before; ``parts`` are all of them."""
         with self._lock:
             self._running[key] = parts
             self._texts = None
