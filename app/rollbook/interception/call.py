@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from rollbook.traces.calls import CallError, ModelCall
@@ -84,6 +85,9 @@ class Call:
         if not self.relay.ended:  # cancelled before its first step, or its record failed: nobody waits for that
             self.failed = True
             self._give_up(answers.over())
+        # A kept answer needs no more of its call than what tells a retry; conversations are long.
+        self._request = Request([])
+        self.incoming = msgspec.structs.replace(self.incoming, request=self._request, headers=[])
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a model call was not recorded", exc_info=error)
         on_done(self)

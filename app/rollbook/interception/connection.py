@@ -34,6 +34,7 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.headers: Headers = []
         self._parser = httptools.HttpResponseParser(self)
+        self._with_body = True
         self._headers_done = False
         self._complete = True
         self._until_close = False
@@ -44,6 +45,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._waiting: asyncio.Future[None] | None = None
         self._heard = False
+        self._gone = asyncio.Event()
 
     @property
     def heard(self) -> bool:
@@ -56,8 +58,9 @@ class Connection(asyncio.Protocol):
         done = self._complete and not self._chunks and self._keeps_alive
         return done and not self.lost and self.transport is not None and not self.transport.is_closing()
 
-    def send(self, request: bytes) -> None:
-        """Begin an exchange."""
+    def send(self, request: bytes, *, with_body: bool = True) -> None:
+        """Begin an exchange; an answer to HEAD is one without a body, whatever its headers say."""
+        self._with_body = with_body
         self.status = 0
         self.headers = []
         self._headers_done = self._complete = self._until_close = self._heard = False
@@ -100,6 +103,11 @@ class Connection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
+    async def closed(self) -> None:
+        """Wait until the connection is gone, after `abort`."""
+        if not self.lost and self.transport is not None:
+            await self._gone.wait()
+
     # What the transport and the parser call
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -122,6 +130,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """An answer without framing ends so; every other one breaks."""
         self.lost = True
+        self._gone.set()
         if self._headers_done and self._until_close and exc is None:
             self._complete = True
         elif not self._complete:
@@ -141,6 +150,8 @@ class Connection(asyncio.Protocol):
             return
         self._headers_done = True
         self._keeps_alive = self._parser.should_keep_alive()
+        if not self._with_body:
+            self._complete, self._keeps_alive = True, False
         self._until_close = not any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
 
     def on_body(self, body: bytes) -> None:

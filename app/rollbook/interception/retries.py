@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict
 
 from .call import Call, Incoming
 
-KEPT_MAX_CALLS = 64
-KEPT_MAX_BYTES = 16 * 1024 * 1024
-"""Whole answers are kept for retries within these bounds; the oldest go first."""
+KEPT_MAX_CALLS = 16
+KEPT_MAX_BYTES = 4 * 1024 * 1024
+KEPT_SEC = 60.0
+"""Whole answers are kept for retries within these bounds; the oldest go first. Clients retry within seconds."""
 _FAILURES_MAX = 256
 
 
@@ -51,9 +53,8 @@ class Retries:
         self._kept[id(call)] = call
         self._kept_bytes += call.relay.size
         while len(self._kept) > KEPT_MAX_CALLS or self._kept_bytes > KEPT_MAX_BYTES:
-            _, oldest = self._kept.popitem(last=False)
-            self._kept_bytes -= oldest.relay.size
-            self._forget(oldest)
+            self._drop(next(iter(self._kept)))
+        asyncio.get_running_loop().call_later(KEPT_SEC, self._drop, id(call))
 
     def clear(self) -> None:
         """Forget everything: nothing is asked again."""
@@ -61,6 +62,12 @@ class Retries:
         self._kept.clear()
         self._failures.clear()
         self._kept_bytes = 0
+
+    def _drop(self, key: int) -> None:
+        call = self._kept.pop(key, None)
+        if call is not None:
+            self._kept_bytes -= call.relay.size
+            self._forget(call)
 
     def _forget(self, call: Call) -> None:
         calls = self._calls.get(call.incoming.digest, [])

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
+from weakref import WeakSet
 
 import httpx
 from msgspec import Struct
@@ -91,6 +92,7 @@ class Upstream:
 
     def __init__(self) -> None:
         self._idle: dict[Origin, list[Connection]] = {}
+        self._open: WeakSet[Connection] = WeakSet()
         self._proxies: dict[Origin, Proxy | None] = {}
         self._tls: ssl.SSLContext | None = None
 
@@ -108,28 +110,34 @@ class Upstream:
         origin = _origin(url)
         proxy = self._proxy(origin, url)
         request = _request(method, url, headers=headers, body=body, proxy=proxy)
-        connection = await self._answering(origin, proxy, request=request, timeout_sec=read_timeout_sec)
+        with_body = method != "HEAD"
+        connection = await self._answering(
+            origin, proxy, request=request, with_body=with_body, timeout_sec=read_timeout_sec
+        )
         try:
             yield Answer(connection, read_timeout_sec)
         finally:
             self._give_back(origin, connection)
 
     async def close(self) -> None:
-        """Close the connections that wait; exchanges must have ended."""
-        for connections in self._idle.values():
-            for connection in connections:
-                _forget_timer(connection)
-                connection.abort()
+        """Close every connection; exchanges must have ended."""
         self._idle.clear()
+        connections = list(self._open)
+        for connection in connections:
+            _forget_timer(connection)
+            connection.abort()
+        for connection in connections:
+            await connection.closed()
 
     async def _answering(
-        self, origin: Origin, proxy: Proxy | None, *, request: bytes, timeout_sec: float | None
+        self, origin: Origin, proxy: Proxy | None, *, request: bytes, with_body: bool, timeout_sec: float | None
     ) -> Connection:
         """A connection on which the request was sent and the answer's head has come."""
         while True:
             connection = self._take(origin) or await self._connect(origin, proxy)
+            self._open.add(connection)
             try:
-                connection.send(request)
+                connection.send(request, with_body=with_body)
                 await connection.head(timeout_sec)
             except BrokenError as error:
                 connection.abort()

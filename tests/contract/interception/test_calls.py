@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
 import pytest
 
 from rollbook.interception import Request
-from rollbook.interception.endpoint import Endpoint
+from rollbook.interception.endpoint import Endpoint, close_shared_endpoint
 from rollbook.traces.calls import CallTokens, Usage
+from tests.architecture.sources import ROOT
 from tests.contract.interception.policies import Recording, ask, chat
 from tests.support.model_server import ModelServer, Raw, Say, completion, stream_chunks
 
@@ -162,6 +165,19 @@ async def test_list_of_models_passes_and_is_not_recorded(endpoint: Endpoint, cli
     assert not policy.requests and not policy.calls
 
 
+async def test_answer_to_head_has_no_body_to_wait_for(endpoint: Endpoint, client: httpx.AsyncClient) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HEAD /v1/models ")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 700\r\nx-there: yes\r\n\r\n")
+        await reader.read()  # until our side hangs up
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        session = endpoint.open(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", KEY, Recording())
+        answer = await client.head(f"{session.base_url}/models")
+    assert (answer.status_code, answer.headers["x-there"]) == (200, "yes")
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_token_ids_and_logprobs_are_kept_where_they_are_sent(
     endpoint: Endpoint, client: httpx.AsyncClient, streamed: bool
@@ -221,3 +237,21 @@ async def test_characters_without_utf8_form_and_great_numbers_pass_unchanged(
         answer = await client.post(f"{session.base_url}/chat/completions", content=body)
         assert answer.status_code == 200
         assert server.received[0].json == json.loads(body)
+
+
+async def test_policy_of_the_document_counts_a_call(client: httpx.AsyncClient) -> None:
+    page = (ROOT / "docs" / "interception.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)
+
+    async def program(*, OPENAI_BASE_URL: str, OPENAI_API_KEY: str) -> None:  # noqa: N803
+        answer = await ask(client, OPENAI_BASE_URL)
+        assert answer.status_code == 200
+
+    try:
+        async with ModelServer(Say()) as server:
+            (call,) = await names["watch"](server.url, KEY, program)
+    finally:
+        await close_shared_endpoint()
+    assert call.usage == Usage(input_tokens=10, output_tokens=3)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import httpx
 import pytest
 
+from rollbook.interception import Request
 from rollbook.interception.endpoint import Endpoint
 from rollbook.interception.session import Session
 from tests.contract.interception.policies import Recording, chat, until_waiting
@@ -205,3 +207,28 @@ async def test_answers_kept_for_retries_are_bounded(
             await post(client, session, text=question)
         assert text(await post(client, session, RETRY, text="three")) == "sample 3"
         assert text(await post(client, session, RETRY, text="one")) == "sample 4"
+
+
+async def test_kept_answers_do_not_keep_their_conversations(endpoint: Endpoint, client: httpx.AsyncClient) -> None:
+    policy = Recording()
+    async with ModelServer(default=numbered) as server:
+        session = endpoint.open(server.url, KEY, policy)
+        await post(client, session, text="unforgettable")
+        policy.requests.clear()
+        await until_waiting(session, 0)
+        gc.collect()
+        held = [
+            item for item in gc.get_objects() if isinstance(item, Request) and "unforgettable" in f"{item.messages}"
+        ]
+        assert not held
+        assert text(await post(client, session, RETRY, text="unforgettable")) == "sample 1"
+
+
+async def test_answers_are_kept_for_a_while_only(
+    endpoint: Endpoint, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollbook.interception.retries.KEPT_SEC", 0.0)
+    async with ModelServer(default=numbered) as server:
+        session = endpoint.open(server.url, KEY, Recording())
+        await post(client, session)
+        assert text(await post(client, session, RETRY)) == "sample 2"

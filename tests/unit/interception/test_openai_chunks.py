@@ -98,9 +98,7 @@ def test_only_the_first_choice_is_recorded_and_all_must_finish() -> None:
     assembler = ChunkAssembler(choices=2)
     assembler.add({"choices": [{"index": 1, "delta": {"content": "second"}, "finish_reason": "stop"}]})
     assembler.add(chunk({"content": "first"}))
-    assert not assembler.finished
-    assembler.add(chunk({}, "length"))
-    assert assembler.finished
+    assert [assembler.finished, assembler.add(chunk({}, "length")), assembler.finished] == [False, True, True]
     assert assembler.response().message["content"] == "first"
     assert assembler.response().finish_reason == "length"
 
