@@ -32,7 +32,7 @@ AWKWARD: dict[str, Any] = {
     "nested": [[[[[{"deep": [None, True, 1.5, ""]}]]]]],
     "": {"": ""},
 }
-NOTHING_TO_SHOW = {"cancel_summary", "cancellation_log", "lease_losses", "open_rollouts"}
+NOTHING_TO_SHOW = {"call_summary", "cancel_summary", "cancellation_log", "lease_losses", "open_rollouts"}
 SURROGATE = "half \ud83d of a pair"
 
 

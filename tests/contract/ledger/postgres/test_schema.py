@@ -35,6 +35,15 @@ def test_database_that_cannot_hold_all_texts_is_refused(latin_url: str) -> None:
     assert objects(latin_url) == {}
 
 
+def test_views_that_a_migration_changes_keep_what_was_granted_on_them(database_url: str) -> None:
+    downgrade(parse_url(database_url), "0006")
+    execute(database_url, "GRANT SELECT ON rollout_summary TO PUBLIC")
+    upgrade(parse_url(database_url))
+    granted = "SELECT has_table_privilege('public', '{}', 'SELECT')"
+    found = [execute(database_url, granted.format(name)) for name in ("rollout_summary", "reward_outcomes")]
+    assert found == [[(True,)], [(False,)]]
+
+
 def test_tables_of_an_extension_are_no_other_programs() -> None:
     with private_server(fsync="off") as server:
         url = server.superuser_url()
