@@ -12,6 +12,7 @@ import msgspec
 from rollbook.backends.base import ExecutionBackend, ExecutionOutcome, ExecutionRequest, ExecutionResult
 from rollbook.backends.failures import deadline_failure, failure_of
 from rollbook.backends.limiter import Slots
+from rollbook.interception.endpoint import close_shared_endpoint
 from rollbook.sdk.context import RolloutContext, get_rollout_context
 from rollbook.sdk.sample import RolloutSample
 from rollbook.sdk.span import StageSpan, timed
@@ -62,6 +63,10 @@ class TaskBackend(ExecutionBackend):
     def health(self) -> dict[str, Any]:
         """``status`` and ``concurrency``: the limit, how many wait and how many run."""
         return {"status": "ok", "concurrency": self._slots.snapshot()}
+
+    async def shutdown(self) -> None:
+        """Close the endpoint that the rollouts shared."""
+        await close_shared_endpoint()
 
     def data_of(self, request: ExecutionRequest) -> TaskData:
         """The request as the task's data: a row of the metadata's ``task`` where there is one, else the prompt alone.

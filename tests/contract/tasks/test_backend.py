@@ -1,0 +1,335 @@
+"""TaskBackend: rollout requests run as tasks, and what is answered and recorded of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbook.backends.base import ExecutionOutcome, ExecutionRequest
+from rollbook.sdk.context import RolloutContext
+from rollbook.sdk.values import MessageDict
+from rollbook.tasks.backend import TaskBackend
+from rollbook.tasks.data import TaskData
+from rollbook.tasks.harnesses.base import Harness
+from rollbook.tasks.harnesses.chat import ChatHarness
+from rollbook.tasks.hooks import metric, reward
+from rollbook.tasks.limits import RolloutLimits
+from rollbook.tasks.runtimes.base import Runtime
+from rollbook.tasks.runtimes.subprocess import SubprocessRuntime
+from rollbook.tasks.task import Task
+from rollbook.traces.trace import Trace
+from rollbook_client.events import (
+    Event,
+    ExchangeStopped,
+    MetricRecorded,
+    ModelCalled,
+    RewardRecorded,
+    StageTimed,
+    TraceSaved,
+)
+from rollbook_client.statuses import RolloutErrorCategory, RolloutStatus
+from tests.contract.tasks.playing import NOWHERE, SAID, WAIT_SEC, Acting, Agent, ask_once, ask_times
+from tests.support.model_server import Hang, ModelServer, Say, Status
+
+ANSWER: MessageDict = {"role": "assistant", "content": "42"}
+
+
+class Sum(TaskData, frozen=True, kw_only=True):
+    """Data with a field of its own."""
+
+    answer: str = "42"
+
+
+class Sums(Task[Sum]):
+    """Is right where the answer is the data's."""
+
+    @reward
+    def right(self, trace: Trace, data: Sum) -> float:
+        assert trace.final_branch is not None
+        return float(trace.final_branch.messages[-1]["content"] == data.answer)
+
+    @reward(weight=0)
+    def never_known(self) -> None:
+        return None
+
+    @metric
+    def turns(self, trace: Trace) -> float:
+        return float(trace.num_turns)
+
+
+class Recorder:
+    """What an execution told while it ran."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.phases: list[RolloutStatus] = []
+
+    def of[E: Event](self, kind: type[E]) -> list[E]:
+        """The events of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+class Backend:
+    """A backend with one folder of runtimes, and executions over a model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told = Recorder()
+        self.made: TaskBackend | None = None
+
+    def make(self, harness: Harness, *, task: Any = Sums, **options: Any) -> TaskBackend:
+        """The backend itself."""
+        self.made = TaskBackend(
+            task=task, harness=harness, runtime=lambda: SubprocessRuntime(parent=self.folder), **options
+        )
+        return self.made
+
+    async def execute(
+        self, backend: TaskBackend, url: str, *, prompt: Sequence[MessageDict] = SAID, **request: Any
+    ) -> ExecutionOutcome:
+        """One execution as a runner does it."""
+        record = lambda events: self.told.events.extend(events)  # noqa: E731
+        context = RolloutContext(url, "key", rollout_id="r-1", on_phase=self.told.phases.append, on_record=record)
+        with context:
+            return await backend.execute(ExecutionRequest(id="r-1", prompt=list(prompt), **request))
+
+    @property
+    def folders(self) -> list[Path]:
+        """What runtimes are left."""
+        return list(self.folder.iterdir()) if self.folder.exists() else []
+
+
+@pytest.fixture
+async def backend(tmp_path: Path) -> AsyncIterator[Backend]:
+    made = Backend(tmp_path / "runtimes")
+    yield made
+    if made.made is not None:
+        await made.made.shutdown()
+    assert made.folders == []
+
+
+def _url(model: ModelServer) -> str:
+    return f"{model.url}/chat/completions"
+
+
+async def test_request_runs_as_a_task_and_is_answered_with_the_final_branch(backend: Backend) -> None:
+    async with ModelServer(Say("42")) as model:
+        made = backend.make(ChatHarness())
+        outcome = await backend.execute(made, _url(model), label="seven", metadata={"split": "train"})
+        assert model.received[0].headers["authorization"] == "Bearer key"
+    result = outcome.result
+    assert (result.status, result.err_message, result.err_category) == (RolloutStatus.SUCCESS, None, None)
+    assert result.sample is not None
+    assert result.sample.messages == [*SAID, ANSWER]
+    assert result.sample.label == "seven"
+    assert result.sample.reward == 1.0
+    assert result.sample.metrics == {"turns": 1.0}
+    assert backend.told.phases == [RolloutStatus.RUNNING, RolloutStatus.GRADING]
+
+
+async def test_calls_stages_scores_and_trace_are_recorded_while_it_runs(backend: Backend) -> None:
+    seen: list[tuple[int, list[str]]] = []
+
+    async def play(agent: Agent) -> None:
+        await agent.ask()
+        stages = [span.stage for event in backend.told.of(StageTimed) for span in event.spans]
+        seen.append((len(backend.told.of(ModelCalled)), stages))
+
+    async with ModelServer(Say("42", usage={"prompt_tokens": 11, "completion_tokens": 4})) as model:
+        await backend.execute(backend.make(Acting(play)), _url(model))
+    assert seen == [(1, ["boot", "setup"])], "told only at the end"
+    [call] = backend.told.of(ModelCalled)
+    assert (call.call, call.input_tokens, call.output_tokens, call.finish_reason) == (1, 11, 4, "stop")
+    assert [(event.name, event.value, event.weight) for event in backend.told.of(RewardRecorded)] == [
+        ("never_known", None, 0.0),
+        ("right", 1.0, 1.0),
+    ]
+    assert [(event.name, event.value) for event in backend.told.of(MetricRecorded)] == [("turns", 1.0)]
+    assert [span.stage for event in backend.told.of(StageTimed) for span in event.spans] == [
+        "boot",
+        "setup",
+        "agent",
+        "finalize",
+        "scoring",
+    ]
+    assert len(backend.told.of(TraceSaved)) == 1
+
+
+async def test_row_in_the_metadata_becomes_the_tasks_data(backend: Backend) -> None:
+    seen: list[Sum] = []
+
+    class Keeps(Sums):
+        async def setup(self, data: Sum, runtime: Runtime) -> None:
+            seen.append(data)
+
+    row = {"id": "sum-3", "answer": "43", "level": "hard", "prompt": "of the row"}
+    async with ModelServer(default=Say("43")) as model:
+        made = backend.make(ChatHarness(), task=Keeps())
+        with_prompt = await backend.execute(made, _url(model), metadata={"task": row})
+        without = await backend.execute(made, _url(model), prompt=[], metadata={"task": row})
+        assert model.received[1].json["messages"] == [{"role": "user", "content": "of the row"}]
+    for outcome in (with_prompt, without):
+        assert outcome.result.sample is not None
+        assert outcome.result.sample.reward == 1.0
+    assert (seen[0].id, seen[0].answer, seen[0].level) == ("sum-3", "43", "hard")
+    assert seen[0].messages() == SAID
+
+
+async def test_request_that_does_not_fit_the_task_is_a_validation_error(backend: Backend) -> None:
+    made = backend.make(ChatHarness())
+    outcome = await backend.execute(made, NOWHERE, metadata={"task": {"answer": 42}})
+    assert outcome.result.status is RolloutStatus.FAILURE
+    assert outcome.result.err_category is RolloutErrorCategory.VALIDATION_ERROR
+    assert "does not fit the task" in (outcome.result.err_message or "")
+    assert "answer" in (outcome.result.err_message or "")
+
+
+async def test_request_without_a_prompt_is_the_tasks_error(backend: Backend) -> None:
+    outcome = await backend.execute(backend.make(ChatHarness()), NOWHERE, prompt=[])
+    assert outcome.result.err_category is RolloutErrorCategory.VALIDATION_ERROR
+    assert "no prompt" in (outcome.result.err_message or "")
+
+
+async def test_failed_model_is_an_http_error_without_a_sample(backend: Backend) -> None:
+    async with ModelServer(default=Status(503)) as model:
+        outcome = await backend.execute(backend.make(ChatHarness(tries=1)), _url(model))
+    result = outcome.result
+    assert (result.status, result.err_category) == (RolloutStatus.FAILURE, RolloutErrorCategory.HTTP_ERROR)
+    assert result.err_message == "agent: a model call failed: HTTP 503: scripted error"
+    assert result.sample is None
+    assert backend.told.phases == [RolloutStatus.RUNNING]
+    assert backend.told.of(RewardRecorded) == []
+
+
+async def test_failed_scoring_keeps_the_sample_and_has_no_reward(backend: Backend) -> None:
+    class Fails(Sums):
+        @reward
+        def tests(self) -> float:
+            raise OSError("no tests ran")
+
+    async with ModelServer(Say("42")) as model:
+        outcome = await backend.execute(backend.make(ChatHarness(), task=Fails), _url(model))
+    result = outcome.result
+    assert (result.status, result.err_category) == (RolloutStatus.FAILURE, RolloutErrorCategory.AGENT_ERROR)
+    assert "no tests ran" in (result.err_message or "")
+    assert result.sample is not None
+    assert result.sample.messages == [*SAID, ANSWER]
+    assert result.sample.reward is None
+    assert {event.name: event.value for event in backend.told.of(RewardRecorded)} == {
+        "right": 1.0,
+        "never_known": None,
+        "tests": None,
+    }
+
+
+async def test_stopped_rollout_is_a_success_that_says_so(backend: Backend) -> None:
+    async with ModelServer(default=Say("42")) as model:
+        made = backend.make(Acting(ask_times(3)), limits=RolloutLimits(max_turns=2))
+        outcome = await backend.execute(made, _url(model))
+    result = outcome.result
+    assert result.status is RolloutStatus.SUCCESS
+    assert result.sample is not None
+    assert result.sample.extra_fields == {"stop_condition": "max_turns", "is_truncated": True}
+    assert backend.told.of(ExchangeStopped) == [ExchangeStopped(attempt=0, condition="max_turns")]
+
+
+async def test_ungraded_request_is_not_scored(backend: Backend) -> None:
+    async with ModelServer(Say("42")) as model:
+        outcome = await backend.execute(backend.make(ChatHarness()), _url(model), grade=False)
+    assert outcome.result.status is RolloutStatus.SUCCESS
+    assert outcome.result.sample is not None
+    assert outcome.result.sample.reward is None
+    assert backend.told.phases == [RolloutStatus.RUNNING]
+    assert backend.told.of(RewardRecorded) == []
+
+
+async def test_requests_time_bounds_the_agent(backend: Backend) -> None:
+    async with ModelServer(Hang()) as model:
+        outcome = await backend.execute(backend.make(ChatHarness()), _url(model), agent_timeout_sec=0.3)
+    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
+    assert "exceeded its budget of 0.3s" in (outcome.result.err_message or "")
+
+
+async def test_time_in_the_queue_counts_against_the_agent(backend: Backend) -> None:
+    harness = Acting(ask_once)
+    outcome = await backend.execute(backend.make(harness), NOWHERE, agent_timeout_sec=5, queued_sec=5)
+    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
+    assert harness.agents == []
+
+
+async def test_requests_grader_time_bounds_the_scoring(backend: Backend) -> None:
+    class Stuck(Sums):
+        @reward
+        async def stuck(self) -> float:
+            await asyncio.Event().wait()
+            return 1.0
+
+    async with ModelServer(Say("42")) as model:
+        made = backend.make(ChatHarness(), task=Stuck)
+        outcome = await backend.execute(made, _url(model), grader_timeout_sec=0.1)
+    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
+    assert (outcome.result.err_message or "").startswith("scoring: ")
+    assert outcome.result.sample is not None
+
+
+async def test_rollouts_wait_for_a_slot_and_one_whose_time_is_over_there_fails(backend: Backend) -> None:
+    released = asyncio.Event()
+    async with ModelServer(Say("42", gate=released), Say("42")) as model:
+        made = backend.make(ChatHarness(), max_concurrent=1)
+        first = asyncio.create_task(backend.execute(made, _url(model)))
+        await model.wait_for(1)
+        late = await backend.execute(made, _url(model), agent_timeout_sec=0.1)
+        waiting = asyncio.create_task(backend.execute(made, _url(model)))
+        await asyncio.sleep(0)  # it is queued at its first turn
+        assert made.health()["concurrency"] == {"max_concurrent": 1, "queued": 1, "running": 1}
+        released.set()
+        outcomes = [await first, await waiting]
+    assert late.result.err_category is RolloutErrorCategory.TIMEOUT
+    assert [span.stage for span in late.spans] == ["queue"]
+    assert [outcome.result.status for outcome in outcomes] == [RolloutStatus.SUCCESS] * 2
+    assert made.health() == {"status": "ok", "concurrency": {"max_concurrent": 1, "queued": 0, "running": 0}}
+
+
+async def test_cancelled_execution_ends_everything_and_frees_its_slot(backend: Backend) -> None:
+    async with ModelServer(Say("first"), Hang()) as model:
+        made = backend.make(Acting(ask_times(2)), max_concurrent=1)
+        running = asyncio.create_task(backend.execute(made, _url(model)))
+        await model.wait_for(2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await asyncio.wait_for(model.received[1].hung_up.wait(), WAIT_SEC)
+    assert backend.folders == []
+    assert made.health()["concurrency"]["running"] == 0
+    assert [call.error_kind for call in backend.told.of(ModelCalled)] == [None, "aborted"]
+    assert len(backend.told.of(TraceSaved)) == 1
+    assert [span.stage for event in backend.told.of(StageTimed) for span in event.spans] == ["boot", "setup", "agent"]
+
+
+async def test_rollouts_side_by_side_keep_apart(backend: Backend) -> None:
+    class Keeps(Sums):
+        async def setup(self, data: Sum, runtime: Runtime) -> None:
+            self.mine = data.answer
+
+        @reward
+        def own(self, data: Sum) -> float:
+            return float(self.mine == data.answer)
+
+    async with ModelServer(default=lambda request: Say(request.json["messages"][0]["content"])) as model:
+        made = backend.make(Acting(ask_once), task=Keeps, max_concurrent=None)
+        outcomes = await asyncio.gather(
+            *(
+                backend.execute(
+                    made,
+                    _url(model),
+                    prompt=[{"role": "user", "content": f"answer {number}"}],
+                    metadata={"task": {"answer": f"answer {number}"}},
+                )
+                for number in range(8)
+            )
+        )
+    assert [outcome.result.sample.reward if outcome.result.sample else None for outcome in outcomes] == [2.0] * 8
