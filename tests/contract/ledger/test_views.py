@@ -1,12 +1,15 @@
 """The audit views: what they say of a known history to anybody who reads the database."""
 
+import json
 from typing import Any
 
 import pytest
 
 from rollbook.ledger import commands as cmd
+from rollbook_projections.task_views import VIEWS_3
+from rollbook_projections.text import column_text
 from rollbook_projections.views import VIEWS_1
-from tests.support.histories import HARD_TEXTS, one_of_each_ending, texts_in_every_place
+from tests.support.histories import HARD_TEXTS, one_of_each_ending, recorded_and_scored_anew, texts_in_every_place
 from tests.support.ledger import SECOND_US, START_US, Writing, admit, claim, scheduler
 from tests.support.sql import shell
 
@@ -17,6 +20,10 @@ ORDER = {
     "cancellation_log": "rollout_id, position",
     "phase_durations": "rollout_id, attempt, started_at",
     "reward_outcomes": "rollout_id",
+    "rollout_summary": "rollout_id",
+    "rollout_reports": "rollout_id",
+    "score_summary": "position",
+    "call_summary": "position",
 }
 
 
@@ -125,3 +132,84 @@ def test_no_text_breaks_a_view(writer: Writing, database_url: str, text: str) ->
     texts_in_every_place(writer, text)
     for name in VIEWS_1:
         assert view(database_url, name)
+
+
+@pytest.fixture
+def scored(writer: Writing, database_url: str) -> str:
+    recorded_and_scored_anew(writer)
+    return database_url
+
+
+def test_timeline_tells_what_an_attempt_recorded_and_who_scored_anew(scored: str) -> None:
+    told = [
+        (row["type"], row["attempt"], row["detail"])
+        for row in view(scored, "rollout_timeline", "t-1")
+        if row["type"] not in {"rollout_admitted", "attempt_started"}
+    ]
+    assert told == [
+        ("stage_timed", None, None),
+        ("model_called", 1, "policy call 1: stop"),
+        ("model_called", 1, "judge:style call 2: http"),
+        ("message_rewritten", 1, "shorten rewrote the request"),
+        ("message_rewritten", 1, "soften rewrote the response"),
+        ("exchange_stopped", 1, "max_turns"),
+        ("reward_recorded", 1, "exact = 1.0"),
+        ("reward_recorded", 1, "style = null"),
+        ("metric_recorded", 1, "length = 3.0"),
+        ("trace_saved", 1, "2 bytes"),
+        ("rollout_finished", None, "success"),
+        ("attempt_ended", 1, "completed"),
+        ("reward_recorded", 1, "exact = 0.0"),
+        ("reward_recorded", 1, "style = 0.25"),
+        ("scores_revised", None, "scoring 1 by cli:alice: 0.5"),
+        ("reward_recorded", 1, "exact = null"),
+        ("reward_recorded", 1, "style = 0.25"),
+        ("scores_revised", None, "scoring 2 by cli:alice: 0.5"),
+    ]
+
+
+def test_one_row_reports_a_rollout(scored: str) -> None:
+    (row,) = view(scored, "rollout_reports", "t-1")
+    seconds = {name: row[f"{name}_seconds"] for name in ("queue", "boot", "setup", "agent", "finalize", "scoring")}
+    assert seconds == {"queue": None, "boot": 5e-6, "setup": None, "agent": None, "finalize": None, "scoring": None}
+    assert (row["model_calls"], row["failed_calls"], row["input_tokens"], row["output_tokens"]) == (1, 0, 14, 16)
+    assert (row["reward"], row["rewards"]) == (0.25, '{"exact": null, "style": 0.25}')
+    assert (row["metrics"], row["scoring"]) == (None, 2)
+    assert (row["stop_condition"], row["trace_bytes"], row["status"]) == ("max_turns", 2, "success")
+
+
+def test_report_is_of_the_last_attempt_alone(scored: str) -> None:
+    (row,) = view(scored, "rollout_reports", "t-2")
+    assert (row["attempts"], row["model_calls"], row["rewards"], row["scoring"]) == (2, 1, '{"reward": 1.0}', 0)
+    assert [call["attempt"] for call in view(scored, "call_summary", "t-2")] == [1, 2]
+
+
+def test_report_of_a_rollout_that_runs_or_waits_has_gaps(scored: str) -> None:
+    (row,) = view(scored, "rollout_reports", "t-3")
+    assert (row["status"], row["model_calls"], row["reward"], row["rewards"]) == ("queued", 1, None, None)
+    assert row["finished_at"] is None
+
+
+def test_scores_tell_which_of_them_count(scored: str) -> None:
+    told = [
+        (row["scoring"], row["counts"], row["name"], row["value"], row["rescored_by"])
+        for row in view(scored, "score_summary", "t-1")
+    ]
+    assert told == [
+        (0, 0, "exact", 1.0, None),
+        (0, 0, "style", None, None),
+        (0, 0, "length", 3.0, None),
+        (1, 0, "exact", 0.0, "cli:alice"),
+        (1, 0, "style", 0.25, "cli:alice"),
+        (2, 1, "exact", None, "cli:alice"),
+        (2, 1, "style", 0.25, "cli:alice"),
+    ]
+
+
+@pytest.mark.parametrize("text", HARD_TEXTS, ids=ascii)
+def test_no_text_breaks_a_view_of_calls_and_scores(writer: Writing, database_url: str, text: str) -> None:
+    texts_in_every_place(writer, text)
+    assert {name for name in VIEWS_3 if not view(database_url, name)} == set()
+    (row,) = view(database_url, "rollout_reports", "r-1")
+    assert (row["model_calls"], row["input_tokens"]) == (1, None)
+    assert list(json.loads(row["rewards"])) == [column_text(text.replace("/", "-"))]

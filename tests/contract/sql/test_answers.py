@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from rollbook_projections.views import VIEWS, VIEWS_1, VIEWS_2, VIEWS_3
+from rollbook_projections.task_views import VIEWS_3
+from rollbook_projections.views import VIEWS, VIEWS_1, VIEWS_2
 from tests.contract.sql.asking import ask
 from tests.contract.sql.documented import Question, cells, questions, shows
 

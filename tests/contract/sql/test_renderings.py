@@ -1,5 +1,6 @@
 """What databases say differently gives the same: times, numbers, sums and beginnings of labels, hard ones too."""
 
+import json
 import random
 import sqlite3
 from collections.abc import Sequence
@@ -29,6 +30,10 @@ NUMBERS = [
     *(round(CHOSEN.random() * 10.0 ** CHOSEN.randrange(6), CHOSEN.randrange(6)) for _ in range(1_000)),
 ]
 LABELS = ["", "/", "/a", "a", "a/", "a/b/c", "a//b", "ä/ö", "\U0001f600/x", "a\\/b", "a%/b", "x" * 8_000 + "/y", None]
+NAMES = [
+    *("plain", "", 'quo"te', "back\\slash", "a/b", "ä\u2028\ufeff\U0001f600", "\x7f\x80", "{}[]:,", "%s"),
+    *(chr(code) for code in range(1, 0x20)),
+]
 REWARDS: list[list[float | None]] = [
     [],
     [None],
@@ -66,6 +71,7 @@ def on_postgres(database_url: str, text: str, values: Sequence[Any], type_name: 
         ("{real:x}", "double precision", NUMBERS),
         ("{head:x}", "text", LABELS),
         ("{text:{head:x}}", "text", LABELS),
+        ("{json:x}", "text", NAMES),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -87,3 +93,8 @@ def test_sum_of_rewards_is_the_same(recorded_on_postgres: str, rewards: list[flo
     )
     told = ask(recorded_on_postgres, f"SELECT {view_sql('{weighted:sc}', 'postgresql')} FROM {given}", rewards)
     assert told.rows == [(shown,)]
+
+
+def test_texts_are_quoted_as_json(recorded_on_postgres: str) -> None:
+    for shown in (on_sqlite("{json:x}", NAMES), on_postgres(recorded_on_postgres, "{json:x}", NAMES, "text")):
+        assert [json.loads(text) for text in shown] == NAMES
