@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -84,6 +86,35 @@ async def test_variables_of_the_call_replace_those_of_the_runtime(kind: RuntimeM
     finally:
         await runtime.stop()
     assert done.stdout == b"runtime call\n"
+
+
+async def test_variables_may_have_any_name_and_content(runtime: OwnedRuntime) -> None:
+    given = {"A.B": "dots", "Q": 'it\'s "$HOME" `id`\n\\', "EMPTY": "", "n": "1", "IFS": "x"}
+    done = await runtime.run(["env", "-0"], env=given)
+    seen = dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if entry)
+    assert {name: seen.get(name) for name in given} == given
+
+
+@pytest.mark.parametrize("name", ["", "A=B"])
+async def test_what_is_no_name_of_a_variable_is_refused(runtime: OwnedRuntime, name: str) -> None:
+    with pytest.raises(ValueError, match="not the name of a variable"):
+        await runtime.run("true", env={name: "x"})
+
+
+async def test_variables_are_in_no_command_line(runtime: OwnedRuntime) -> None:
+    """Command lines can be read by every user of the machine."""
+    sleep, secret = unique_sleep(), uuid4().hex
+    command = asyncio.create_task(runtime.run(f"{sleep}; true", env={"SECRET": secret}))
+    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in await until_running(sleep, count=2)]
+    assert not any(secret.encode() in line for line in lines)
+    command.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await command
+
+
+async def test_program_may_have_a_name_like_an_assignment(runtime: OwnedRuntime) -> None:
+    await runtime.write("a=b", b"#!/bin/sh\necho $1\n", mode=0o755)
+    assert (await runtime.run(["./a=b", "x"])).stdout == b"x\n"
 
 
 async def test_home_and_folder_for_temporary_files_can_be_written_to(runtime: OwnedRuntime) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.tasks.runtimes import BubblewrapRuntime, RuntimeFailedError, RuntimeUnavailableError
+from rollbook.tasks.runtimes import BubblewrapRuntime, RuntimeFailedError, RuntimeUnavailableError, UnsafePathError
 from rollbook.tasks.runtimes.lifetime import OwnedRuntime
 from tests.support.processes import until
 from tests.support.runtimes import (
@@ -56,6 +56,12 @@ async def test_program_has_no_capability_and_gets_none(runtime: OwnedRuntime) ->
         "touch /usr/bin/planted",
         "rm -rf /usr/bin/env",
         "chown 12345 /work",
+        "rm /lib64 || rm -rf /lib64",
+        "mv /lib /other",
+        "mv /etc /other",
+        "touch /etc/ld.so.preload",
+        "echo x > /etc/ld.so.cache",
+        "rm /bin/sh",
         "setpriv --reuid 12345 true",
     ],
 )
@@ -65,6 +71,15 @@ async def test_attempt_to_get_out_or_up_is_refused(runtime: OwnedRuntime, attemp
     assert b"not found" not in done.stderr
     assert not Path("/usr/bin/planted").exists()
     assert Path("/usr/bin/env").exists()
+
+
+async def test_variables_mean_nothing_to_those_who_start_a_command(runtime: OwnedRuntime) -> None:
+    """They still have the rights that a program is not to get; the loader would run what a variable names."""
+    # The loader says who it runs for, one process per file.
+    done = await runtime.run("true", env={"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": "/work/debug"})
+    assert done.exit_code == 0
+    programs = await output(runtime, "cat /work/debug.* | grep -o 'initialize program: .*' | sort -u")
+    assert programs.split("\n") == ["initialize program: /bin/sh"]
 
 
 async def test_program_sees_the_sandboxs_processes_alone(runtime: OwnedRuntime) -> None:
@@ -120,8 +135,16 @@ async def test_whole_root_folder_is_the_programs(runtime: OwnedRuntime) -> None:
 async def test_path_above_the_root_is_below_it(runtime: OwnedRuntime) -> None:
     await runtime.write("../../../file", b"inside")
     assert await output(runtime, "cat /file") == "inside"
-    with pytest.raises(FileNotFoundError):
-        await runtime.read("/etc/shadow")
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/shadow", "/usr/bin/env", "/proc/self/environ", "/dev/null", "/lib/x", "../etc/x"]
+)
+async def test_what_is_mounted_is_not_read_or_written_from_outside(runtime: OwnedRuntime, path: str) -> None:
+    with pytest.raises(UnsafePathError, match="none of the sandbox's own files"):
+        await runtime.read(path)
+    with pytest.raises(UnsafePathError, match="none of the sandbox's own files"):
+        await runtime.write(path, b"")
 
 
 async def test_program_cannot_end_its_sandbox(runtime: OwnedRuntime) -> None:

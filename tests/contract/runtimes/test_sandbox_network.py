@@ -157,7 +157,7 @@ async def test_all_is_this_machines_network(runtime: OwnedRuntime) -> None:
         assert await ask(runtime, echo.port) == b"hello"
         outside = {line.partition(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]}
         assert await interfaces(runtime) == outside
-        assert await runtime.read("/etc/resolv.conf") == Path("/etc/resolv.conf").read_bytes()
+        assert (await runtime.run("cat /etc/resolv.conf")).stdout == Path("/etc/resolv.conf").read_bytes()
 
 
 async def test_network_of_the_set_up_is_taken_away_from_what_it_left_behind(parent: Path) -> None:
@@ -172,7 +172,7 @@ async def test_network_of_the_set_up_is_taken_away_from_what_it_left_behind(pare
             await runtime.allow(NONE)
             assert running(lasting) == []
             assert await ask(runtime, echo.port) is None
-            assert await runtime.read("/etc/resolv.conf") == b""
+            assert (await runtime.run("cat /etc/resolv.conf")).stdout == b""
             await runtime.run(f"setsid -f {isolated}")
             await runtime.allow(NONE)
             assert len(running(isolated)) == 1

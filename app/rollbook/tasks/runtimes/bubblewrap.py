@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from rollbook.backends.limiter import Slots
 from rollbook.tasks.data import NetworkPolicy, Resources
+from rollbook.tasks.errors import RuntimeStoppedError
 
 from .errors import RuntimeFailedError, RuntimeUnavailableError, UnsafePathError, UnsupportedNetworkError
-from .files import write_file
 from .forwarding import Forward, listen_inside
 from .homes import Home, in_thread
 from .keeper import Keeper
@@ -23,27 +22,27 @@ from .leftovers import end_all, processes_where
 from .lifetime import OwnedRuntime
 from .output import OUTPUT_LIMIT_BYTES
 from .processes import HostProcess
-from .sandbox import Tools, as_user, enter, find_tools, is_reachable, make, mounted
+from .sandbox import ETC, MOUNTED, Tools, as_user, enter, find_tools, is_reachable, make, mounted
 
 __all__ = ["BubblewrapRuntime"]
 
 NOBODY = 65534
-_FOLDERS = ("work", "root", "tmp", "var/tmp", "run", "etc", "home", "opt", "mnt", "srv")
+_FOLDERS = ("work", "root", "tmp", "var", "var/tmp", "run", "home", "opt", "mnt", "srv")
 _FILES = {
-    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
-    "etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
-    "etc/hostname": "sandbox\n",
-    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": "root:x:0:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "hostname": "sandbox\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    "resolv.conf": "",
 }
-_RESOLVER = ("etc", "resolv.conf")
 
 
 class BubblewrapRuntime(OwnedRuntime):
     """A sandbox, kept by one process that every command enters.
 
-    - Its files are a folder of its own, seen as ``/``; ``/usr`` of this machine and what `shown` names are seen
-      read-only, and nothing else of it.
+    - Its files are a folder of its own, seen as ``/``; ``/usr`` of this machine, a small ``/etc`` and what `shown`
+      names are seen read-only, and nothing else of it.
     - Programs are root by name, without any capability, and cannot get one. On this machine they are `user`, who must
       not be root; where this process is not root itself, they are who it is.
     - They see no process but their own. All end with the sandbox, whatever they did to hide, and that ends with this
@@ -77,6 +76,8 @@ class BubblewrapRuntime(OwnedRuntime):
         if user == 0:
             raise ValueError("a sandbox of root's could change this machine; name another user, or leave it out")
         self._open = network is not None and _is_open(network)
+        self._was_open = self._open
+        """Whether there may be programs with network."""
         self._shown = tuple(shown)
         self._user = user if os.geteuid() == 0 else None
         self._forwards: dict[int, Forward] = {}
@@ -113,11 +114,13 @@ class BubblewrapRuntime(OwnedRuntime):
         opens = _is_open(policy)
         if not opens:
             await self._forward({port: (host, port) for host, port in keep})
-        was_open, self._open = self._open, opens
-        if opens != was_open:
-            await self._show_resolver()
-        if was_open and not opens:
+        self._open = opens
+        self._show_resolver()
+        if opens:
+            self._was_open = True
+        elif self._was_open:
             await in_thread(partial(end_all, self._in_host_network, what="the sandbox, with network"))
+            self._was_open = False
 
     @property
     def _shown_root(self) -> str:
@@ -132,6 +135,13 @@ class BubblewrapRuntime(OwnedRuntime):
             self._check()
             raise AssertionError("a runtime that is up has a home")
         return self._home / "root"
+
+    def _parts(self, path: str) -> tuple[str, ...]:
+        parts = super()._parts(path)
+        whole = PurePosixPath("/", *parts)
+        if parts[0] in MOUNTED or any(whole.is_relative_to(shown) for shown in self._shown):
+            raise UnsafePathError(f"{whole} is none of the sandbox's own files; they are outside of what it is shown")
+        return parts
 
     def _variables(self) -> dict[str, str]:
         return {
@@ -156,28 +166,22 @@ class BubblewrapRuntime(OwnedRuntime):
 
     async def _come_up(self, home: Home) -> None:
         self._tools = self._reachable(find_tools(), home.path)
-        root = home.path / "root"
-        root.mkdir(mode=0o755)
-        for name in _FOLDERS:
-            (root / name).mkdir(mode=0o755, parents=True)
-        for name in ("tmp", "var/tmp"):
-            (root / name).chmod(0o1777)
-        for name, text in _FILES.items():
-            (root / name).write_text(text)
-        if self._user is not None:
-            for path in (root, *root.rglob("*")):
+        root, etc = home.path / "root", home.path / "etc"
+        for path in (root, *(root / name for name in _FOLDERS)):
+            _make_folder(path, mode=0o1777 if path.name == "tmp" else 0o755)
+            if self._user is not None:
                 os.chown(path, self._user, self._user)
+        self._make_etc(etc)
         if self._user is not None and not is_reachable(root, self._user):
             raise RuntimeUnavailableError(
                 f"user {self._user} cannot enter {home.path}, where its sandbox would be; pass a `parent` that "
                 "everybody may pass through, or set TMPDIR to one"
             )
         shown, mounts = self._shown_paths(home.path)
-        if self._open:
-            await self._show_resolver()
         keeper = Keeper(
             lambda status: mounted(
-                mounts, [*as_user(self._tools, self._user), *make(self._tools, root, shown=shown, status=status)]
+                mounts,
+                [*as_user(self._tools, self._user), *make(self._tools, root, etc=etc, shown=shown, status=status)],
             )
         )
         self._undo.push_async_callback(self._end_sandbox, keeper)
@@ -185,10 +189,10 @@ class BubblewrapRuntime(OwnedRuntime):
         self._keeper = keeper
 
     async def _end_sandbox(self, keeper: Keeper) -> None:
-        for forward in self._forwards.values():
-            await forward.stop()
-        await keeper.stop()
-        await self._end_running()  # those outside who waited for them
+        try:
+            await keeper.stop()
+        finally:
+            await self._end_running()  # those outside who waited for them
 
     async def _forward(self, targets: Mapping[int, tuple[str, int]]) -> None:
         new = [port for port in targets if port not in self._forwards]
@@ -199,18 +203,32 @@ class BubblewrapRuntime(OwnedRuntime):
         self._check_health()
         assert self._keeper is not None
         listeners = await listen_inside(self._keeper.first, user=self._user, ports=new)
-        made = {port: Forward(listener, targets[port]) for port, listener in zip(new, listeners, strict=True)}
-        self._forwards |= made  # before anything is awaited: what is in there is stopped
-        for forward in made.values():
-            await forward.start()
+        if self.stopped:
+            for listener in listeners:
+                listener.close()
+            raise RuntimeStoppedError("the runtime was stopped while its network was set")
+        for port, listener in zip(new, listeners, strict=True):
+            self._forwards[port] = Forward(listener, targets[port])
+            self._undo.push_async_callback(self._forwards[port].stop)
+        for port in new:
+            await self._forwards[port].start()
 
-    async def _show_resolver(self) -> None:
+    def _make_etc(self, etc: Path) -> None:
+        _make_folder(etc, mode=0o755)
+        for name, text in _FILES.items():
+            (etc / name).write_text(text)
+            (etc / name).chmod(0o644)
+        for name in ETC:
+            if Path("/etc", name).is_dir():
+                _make_folder(etc / name, mode=0o755)
+            elif Path("/etc", name).exists():
+                (etc / name).touch()
+        self._show_resolver()
+
+    def _show_resolver(self) -> None:
         """Names are looked up only where there is a network."""
-        resolver = Path("/etc/resolv.conf")
-        data = resolver.read_bytes() if self._open and resolver.is_file() else b""
-        with suppress(UnsafePathError):  # programs inside have made away with their /etc
-            root, owner = self._root(), self._owner
-            await in_thread(lambda: write_file(root, _RESOLVER, data, mode=0o644, owner=owner))
+        ours, hosts = self._root().with_name("etc") / "resolv.conf", Path("/etc/resolv.conf")
+        ours.write_bytes(hosts.read_bytes() if self._open and hosts.is_file() else b"")
 
     def _in_host_network(self) -> list[int]:
         assert self._keeper is not None
@@ -254,6 +272,11 @@ class BubblewrapRuntime(OwnedRuntime):
         bwrap.parent.mkdir(parents=True)
         shutil.copy(tools.bwrap, bwrap)
         return msgspec.structs.replace(tools, bwrap=bwrap)
+
+
+def _make_folder(path: Path, *, mode: int) -> None:
+    path.mkdir()
+    path.chmod(mode)  # whatever the umask
 
 
 def _is_open(policy: NetworkPolicy) -> bool:

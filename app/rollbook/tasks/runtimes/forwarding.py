@@ -49,7 +49,11 @@ class Forward:
 
     async def start(self) -> None:
         """Serve the socket, which is this object's from now on."""
-        self._server = await asyncio.start_server(self._accept, sock=self._listener, limit=_CHUNK_BYTES)
+        # In two steps, the first of which does not wait: from there on `stop` knows what to close.
+        self._server = await asyncio.start_server(
+            self._accept, sock=self._listener, limit=_CHUNK_BYTES, start_serving=False
+        )
+        await self._server.start_serving()
 
     async def stop(self) -> None:
         """Take no more connections and end those there are. May be called again."""

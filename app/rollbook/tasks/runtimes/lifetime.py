@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import posixpath
+import shlex
 import signal
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -27,16 +28,18 @@ __all__ = ["LAUNCH", "OwnedRuntime"]
 
 log = logging.getLogger(__name__)
 
-LAUNCH = """
+LAUNCH = r"""
 cd -- "$1" || exit 125
 [ "$2" = - ] || ulimit -v "$2" || exit 125
 shift 2
-printf '\\006' >&2
-exec "$@"
+printf '\006' >&2
+eval "exec /usr/bin/env -i $LAUNCH_ENV \"\$@\""
 """
 """A shell's way into a command: folder, memory limit (KiB, or -), then the command itself.
 
-What it writes just before is how a command that fails is told from one that was never started.
+What it writes just before is how a command that fails is told from one that was never started. The command's variables
+come as the text of one, so that none has a meaning for those who start it: in a sandbox they still have rights, which
+``LD_PRELOAD`` would give away; and beside a command line they can be read by nobody else.
 """
 
 _ENDING_SEC = 5.0
@@ -111,23 +114,11 @@ class OwnedRuntime(Runtime):
         timeout_sec: float | None = None,
     ) -> Completed:
         self._check()
-        words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        if not words:
-            raise ValueError("an empty command; name the program first")
-        memory = self._resources.memory_mb
+        marks = self._marks()
+        variables = self._variables() | self._env | dict(env) | marks
         process = HostProcess(
-            self._command(
-                [
-                    "/bin/sh",
-                    "-c",
-                    LAUNCH,
-                    "sh",
-                    posixpath.join(self.workdir, cwd or ""),
-                    "-" if memory is None else str(memory * 1024),
-                    *words,
-                ]
-            ),
-            env=self._variables() | self._env | dict(env) | self._marks(),
+            self._command(self._launch(command, cwd)),
+            env={"LAUNCH_ENV": _as_words(variables), **marks},
             stdin=stdin,
             cwd="/",  # the launcher goes on from there; programs are told of no folder of this process's
             limit=self._limit,
@@ -163,15 +154,25 @@ class OwnedRuntime(Runtime):
             stderr_dropped=process.stderr.dropped,
         )
 
+    def _launch(self, command: Sequence[str] | str, cwd: str | None) -> list[str]:
+        words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        if not words:
+            raise ValueError("an empty command; name the program first")
+        if "=" in words[0]:  # `env` would take it for a variable
+            words = ["/bin/sh", "-c", 'exec "$@"', "sh", *words]
+        memory = self._resources.memory_mb
+        limit = "-" if memory is None else str(memory * 1024)
+        return ["/bin/sh", "-c", LAUNCH, "sh", posixpath.join(self.workdir, cwd or ""), limit, *words]
+
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         self._check()
-        parts = parts_below(path, root=self._shown_root, workdir=self.workdir)
+        parts = self._parts(path)
         root, owner = self._root(), self._owner
         await in_thread(lambda: write_file(root, parts, data, mode=mode, owner=owner))
 
     async def read(self, path: str, *, limit_bytes: int = READ_LIMIT_BYTES) -> bytes:
         self._check()
-        parts = parts_below(path, root=self._shown_root, workdir=self.workdir)
+        parts = self._parts(path)
         root = self._root()
         return await in_thread(lambda: read_file(root, parts, limit_bytes=limit_bytes))
 
@@ -189,6 +190,10 @@ class OwnedRuntime(Runtime):
     def _owner(self) -> int | None:
         """The user to whom written files belong, where it is not this process's."""
         return None
+
+    def _parts(self, path: str) -> tuple[str, ...]:
+        """The names that lead from that folder to a file that may be read and written."""
+        return parts_below(path, root=self._shown_root, workdir=self.workdir)
 
     @abstractmethod
     def _root(self) -> Path:
@@ -283,3 +288,11 @@ class OwnedRuntime(Runtime):
             raise RuntimeStoppedError("the runtime was stopped; use it before its owner stops it")
         if self._starting is None or not self._starting.done():
             raise RuntimeStoppedError("the runtime is not started; await start() first")
+
+
+def _as_words(variables: Mapping[str, str]) -> str:
+    """Variables as words of a shell."""
+    for name in variables:
+        if not name or "=" in name:
+            raise ValueError(f"not the name of a variable: {name!r}")
+    return shlex.join(f"{name}={value}" for name, value in variables.items())

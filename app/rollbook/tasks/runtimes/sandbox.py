@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from .errors import RuntimeUnavailableError
 
-__all__ = ["Tools", "as_user", "enter", "find_tools", "is_reachable", "make", "mounted"]
+__all__ = ["ETC", "MOUNTED", "Tools", "as_user", "enter", "find_tools", "is_reachable", "make", "mounted"]
 
 PAYLOAD = r"""
 trap '' HUP INT QUIT PIPE ALRM TERM USR1 USR2
@@ -25,9 +25,13 @@ while :; do sleep 3600; done
 The kernel keeps signals from inside from it, unless it handles them, as a shell does SIGINT while it starts a program.
 """
 
-_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl")
-"""What is shown of /etc: nothing that says something about this host."""
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl")
+"""What is shown of this host's /etc: nothing that says something about it."""
+
+
+MOUNTED = frozenset({"usr", *_SYSTEM, "etc", "proc", "dev"})
+"""What stands in the root folder of a sandbox and is not in the folder that its own files are in."""
 
 
 class Tools(Struct, frozen=True):
@@ -55,24 +59,26 @@ def find_tools() -> Tools:
     return Tools(bwrap=found, nsenter=_tool("nsenter"), setpriv=_tool("setpriv"), setsid=_tool("setsid"))
 
 
-def make(tools: Tools, root: Path, *, shown: Mapping[str, Path], status: int) -> list[str]:
+def make(tools: Tools, root: Path, *, etc: Path, shown: Mapping[str, Path], status: int) -> list[str]:
     """The command that makes a sandbox around `root` and stays until the sandbox ends.
 
-    `shown` are more folders to be seen read-only, by the name they have inside. It writes the first process's id to
-    the descriptor `status`, as JSON.
+    `etc` is seen as /etc, and has a place for each of `ETC` that this host has; `shown` are more folders to be seen, by
+    the name they have inside. It writes the first process's id to the descriptor `status`, as JSON.
+
+    Who enters a sandbox has all rights in it until `setpriv` has dropped them, and the loader runs before that. So
+    whatever the loader reads is a read-only mount of its own, which no program inside can change or put another in the
+    place of: not only /usr, but also /lib (no link in a folder that can be written to) and /etc, with `ld.so.preload`.
     """
     command = [str(tools.bwrap), "--unshare-user", "--uid", "0", "--gid", "0"]
     command += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net"]
     command += ["--hostname", "sandbox", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--as-pid-1"]
     command += ["--bind", str(root), "/", "--ro-bind", "/usr", "/usr"]
-    for name in _LINKS:
-        path = Path("/", name)
-        if path.is_symlink():
-            command += ["--symlink", str(path.readlink()), str(path)]
-        elif path.is_dir():
-            command += ["--ro-bind", str(path), str(path)]
-    for name in _ETC:
-        command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for name in _SYSTEM:
+        command += ["--ro-bind-try", f"/{name}", f"/{name}"]
+    command += ["--ro-bind", str(etc), "/etc"]
+    for name in ETC:
+        if (etc / name).exists():
+            command += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
     command += ["--proc", "/proc", "--dev", "/dev"]
     for name, path in shown.items():
         command += ["--ro-bind", str(path), name]
@@ -135,7 +141,8 @@ def _in_wheel() -> Path | None:
 
 
 def _tool(name: str) -> str:
-    found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/bin:/sbin:/bin")
+    # The system's own, which is the sandbox's too, whatever stands before it on PATH.
+    found = shutil.which(name, path="/usr/bin:/usr/sbin:/bin:/sbin")
     if found is None:
         raise RuntimeUnavailableError(
             f"BubblewrapRuntime needs {name}, which is not installed; install the system's package `util-linux`"
