@@ -11,7 +11,19 @@ from typing import Annotated, Any
 
 import typer
 
-from . import archiving, changing, doctor, draining, following, keeping, output, processes, reading, replaying
+from . import (
+    archiving,
+    changing,
+    doctor,
+    draining,
+    following,
+    keeping,
+    output,
+    processes,
+    reading,
+    replaying,
+    rescoring,
+)
 from .failures import DEBUG_VARIABLE, FAILED, CommandError, describe
 
 USED_WRONGLY = 2
@@ -60,6 +72,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("show", reading.show, "Show one rollout with its attempts."),
     ("events", following.events, "Print events, old ones and new ones."),
     ("cancel", changing.cancel, "Ask to end rollouts."),
+    ("rescore", rescoring.rescore, "Score rollouts that are over once more."),
     ("drain", draining.drain, "Close admission; wait until all is done."),
     ("replay", replaying.replay, "Fold all events; compare; look back."),
     ("backup", archiving.backup, "Copy an SQLite ledger in use."),

@@ -60,12 +60,14 @@ class EventView(msgspec.Struct, frozen=True, gc=False):
     payload: msgspec.Raw
 
 
-_ACTIVE = "finished_at IS NULL OR scheduler IS NOT NULL"
-_REWARD = (
+ACTIVE = "finished_at IS NULL OR scheduler IS NOT NULL"
+"""A rollout that is not over, or cleans up."""
+REWARD = (
     "(SELECT {weighted:s} FROM scores s WHERE s.number = r.number AND s.kind = 'reward' AND s.attempt = r.attempt"
     " AND s.scoring = coalesce((SELECT max(v.scoring) FROM scorings v WHERE v.number = r.number), 0))"
 )
-_ELSEWHERE = {"active": f"({_ACTIVE})", "label": "a.label", "reward": _REWARD, "err_message": "o.err_message"}
+"""The sum of what its last scoring gave, of the rollout `r`; for `view_sql`."""
+_ELSEWHERE = {"active": f"({ACTIVE})", "label": "a.label", "reward": REWARD, "err_message": "o.err_message"}
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(RolloutView))
 
 
