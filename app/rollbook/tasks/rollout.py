@@ -18,6 +18,7 @@ from rollbook.backends.stage import StageError, run_stage
 from rollbook.endings import to_the_end
 from rollbook.interception.endpoint import Endpoint, shared_endpoint
 from rollbook.interception.session import Session
+from rollbook.sdk.context import get_rollout_context
 from rollbook.sdk.values import MessageDict, finite_number
 from rollbook.tasks.arguments import Given
 from rollbook.tasks.budget import CumulativeBudget, SharedDeadline
@@ -191,7 +192,9 @@ class Rollout:
 
     async def _connect(self) -> None:
         endpoint = self._endpoint or await shared_endpoint()
-        self._session = endpoint.open(self._url, self._api_key, self._turns)
+        self._session = session = endpoint.open(self._url, self._api_key, self._turns)
+        if (ambient := get_rollout_context()) is not None and ambient.on_secrets is not None:
+            ambient.on_secrets(session.chat_url, session.secret)
         await self._started.allow(self.data.network, keep=[("127.0.0.1", endpoint.port)])
 
     @property

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from rollbook.backends.base import ExecutionOutcome, ExecutionRequest
-from rollbook.sdk.context import RolloutContext
+from rollbook.sdk.config import AgentWorkflowConfig
+from rollbook.sdk.context import AgentWorkflowContext, RolloutContext, get_rollout_context
 from rollbook.sdk.values import MessageDict
+from rollbook.sdk.workflow import AgentWorkflow
 from rollbook.tasks.backend import TaskBackend
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.harnesses.base import Harness
 from rollbook.tasks.harnesses.chat import ChatHarness
+from rollbook.tasks.harnesses.workflow import WorkflowHarness
 from rollbook.tasks.hooks import metric, reward
 from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.runtimes.base import Runtime
@@ -67,6 +70,11 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.phases: list[RolloutStatus] = []
+        self.secrets: list[str] = []
+
+    def hide(self, *secrets: str) -> None:
+        """Take what must not get into logs."""
+        self.secrets += secrets
 
     def of[E: Event](self, kind: type[E]) -> list[E]:
         """The events of a kind."""
@@ -93,7 +101,9 @@ class Backend:
     ) -> ExecutionOutcome:
         """One execution as a runner does it."""
         record = lambda events: self.told.events.extend(events)  # noqa: E731
-        context = RolloutContext(url, "key", rollout_id="r-1", on_phase=self.told.phases.append, on_record=record)
+        context = RolloutContext(
+            url, "key", rollout_id="r-1", on_phase=self.told.phases.append, on_record=record, on_secrets=self.told.hide
+        )
         with context:
             return await backend.execute(ExecutionRequest(id="r-1", prompt=list(prompt), **request))
 
@@ -333,3 +343,29 @@ async def test_rollouts_side_by_side_keep_apart(backend: Backend) -> None:
             )
         )
     assert [outcome.result.sample.reward if outcome.result.sample else None for outcome in outcomes] == [2.0] * 8
+
+
+async def test_sessions_secrets_are_told_before_the_agent_has_them(backend: Backend) -> None:
+    async def play(agent: Agent) -> list[MessageDict]:
+        assert {agent.exchange.api_key, agent.exchange.chat_url} <= set(backend.told.secrets)
+        return [*SAID, ANSWER]
+
+    outcome = await backend.execute(backend.make(Acting(play)), NOWHERE)
+    assert outcome.result.status is RolloutStatus.SUCCESS, outcome.result.err_message
+
+
+async def test_workflow_runs_as_its_rollout(backend: Backend) -> None:
+    seen: list[str] = []
+
+    class Looks(AgentWorkflow[AgentWorkflowConfig]):
+        async def run(self, ctx: AgentWorkflowContext[AgentWorkflowConfig]) -> list[MessageDict]:
+            ambient = get_rollout_context()
+            assert ambient is not None
+            seen.append(ambient.rollout_id)
+            return [*ctx.prompt, ANSWER]
+
+    metadata = {"task": {"id": "sum-3"}}
+    outcome = await backend.execute(backend.make(WorkflowHarness(Looks)), NOWHERE, metadata=metadata)
+    assert outcome.result.sample is not None
+    assert outcome.result.sample.reward == 1.0
+    assert seen == ["r-1"]

@@ -184,6 +184,12 @@ async def test_program_that_a_signal_ended_says_so(stage: Stage) -> None:
     assert trace.errors[0].message == "the program ended with exit code 137 and wrote nothing"
 
 
+async def test_key_that_a_program_writes_to_its_errors_is_not_kept(stage: Stage) -> None:
+    command = 'echo "refused with $OPENAI_API_KEY" >&2; exit 1'
+    trace = await played(stage.rollout(None, ProgramHarness(command)))
+    assert trace.errors[0].message == "the program ended with exit code 1: refused with [key]"
+
+
 async def test_program_that_is_not_there_is_named(stage: Stage) -> None:
     trace = await played(stage.rollout(None, ProgramHarness(["no-such-agent", "--task", "{prompt}"])))
     [error] = trace.errors

@@ -72,7 +72,8 @@ class ProgramHarness(Harness):
         }
         ended = await runtime.run(self._command(values), env=self._environment(exchange, values), cwd=self.cwd)
         if ended.exit_code:
-            raise HarnessError(_how_it_ended(ended))
+            # Clients name the key that they were refused with.
+            raise HarnessError(_how_it_ended(ended).replace(exchange.api_key, "[key]"))
         return None
 
     def _command(self, values: Mapping[str, str]) -> Sequence[str] | str:

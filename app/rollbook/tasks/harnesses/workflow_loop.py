@@ -1,0 +1,92 @@
+"""An event loop in a thread of its own for workflows: one that blocks it while it waits for the model gets its answer.
+
+The endpoint and the hooks run on the runner's loop. A workflow there that calls the model with a synchronous client
+would hold up the very loop that has to answer it, for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+
+from msgspec import Struct
+
+__all__ = ["WorkflowLoop"]
+
+log = logging.getLogger(__name__)
+
+GRACE_SEC = 5.0
+"""How long a cancelled workflow may take to end; one that blocks ends when its model calls are cut, shortly after."""
+
+
+class _Ended[T](Struct, frozen=True):
+    value: T | None
+    error: BaseException | None
+
+
+class WorkflowLoop:
+    """Runs workflows, all on one loop, which begins with the first of them and ends with this object.
+
+    One loop, and not one for each, because clients and locks that workflows share belong to the loop that used them
+    first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run[T](self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of ``work()``, which runs with the caller's context variables; raises what it raises.
+
+        A cancellation is passed on, and `work` has a moment to end.
+        """
+        loop = self._running()
+        ended: Future[_Ended[T]] = Future()
+        tasks: list[asyncio.Task[None]] = []
+        loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(_until_ended(work, ended), name="workflow")))
+        waiting = asyncio.wrap_future(ended)
+        try:
+            found = await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            _, late = await asyncio.wait([waiting], timeout=GRACE_SEC)
+            if late:
+                log.warning("a workflow that was cancelled goes on after %g s: it blocks its event loop", GRACE_SEC)
+            raise
+        if found.error is not None:
+            raise found.error
+        return found.value  # type: ignore[return-value]  # without an error there is a value
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                # A loop of the caller's kind.
+                self._loop = type(asyncio.get_running_loop())()
+                weakref.finalize(self, _stop, self._loop)
+                threading.Thread(target=_serve, args=(self._loop,), name="rollbook-workflows", daemon=True).start()
+            return self._loop
+
+
+async def _until_ended[T](work: Callable[[], Awaitable[T]], ended: Future[_Ended[T]]) -> None:
+    # As a value: some errors, SystemExit for one, would end the loop, and others mean something to a future.
+    try:
+        ended.set_result(_Ended(await work(), None))
+    except BaseException as error:
+        ended.set_result(_Ended(None, error))
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(loop.stop)
