@@ -18,11 +18,13 @@ KEEP_ALIVE_SEC = 2160
 LAST_ANSWERS_SEC = 5.0
 """How long answers may take when the server closes; their calls have been ended before."""
 
+HEAD_MAX_BYTES = 64 * 1024
+
 _BACKLOG = 2048
 
 
 class EndpointProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with a way to break a connection off, and without its access log: paths hold secrets."""
+    """uvicorn's protocol with bounded heads, a way to break off, and no access log: paths hold secrets."""
 
     def __init__(
         self,
@@ -33,11 +35,32 @@ class EndpointProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.access_log = False
+        self._head_bytes = 0
+        self._progressed = False
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; who sends a head without an end is cut off, since the parser gathers it."""
+        self._progressed = False
+        super().data_received(data)
+        self._head_bytes = 0 if self._progressed else self._head_bytes + len(data)
+        if self._head_bytes > HEAD_MAX_BYTES:
+            self.transport.abort()
 
     def on_headers_complete(self) -> None:
         """Give the application the connection's end."""
+        self._progressed = True
         self.scope["extensions"] = {CUT: {"cut": self._cut}}
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Of httptools."""
+        self._progressed = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Of httptools."""
+        self._progressed = True
+        super().on_message_complete()
 
     def _cut(self, *, abort: bool) -> None:
         if abort:
@@ -59,6 +82,7 @@ class HttpServer:
             lifespan="off",
             interface="asgi3",
             log_config=None,  # and no access_log=False either: that would silence a uvicorn of the host's own
+            proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_SEC,
         )
         self._config.load()

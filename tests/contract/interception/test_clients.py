@@ -180,8 +180,14 @@ async def test_openai_understands_answers_with_tool_calls(endpoint: Endpoint, as
 
 
 async def test_litellm_understands_answers_with_tool_calls(endpoint: Endpoint) -> None:
+    import litellm
+
     for ask in (litellm_plain, litellm_streamed, litellm_plain_async, litellm_streamed_async):
         await check_understanding(endpoint, ask)
+    for client in litellm.in_memory_llm_clients_cache.cache_dict.values():  # kept for the whole process otherwise
+        closed = client.close()
+        if closed is not None:
+            await closed
 
 
 @pytest.mark.parametrize("streamed", [False, True])

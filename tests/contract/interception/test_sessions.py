@@ -152,6 +152,15 @@ async def test_closed_sessions_leave_the_others_alone(endpoint: Endpoint, client
         assert (await other).status_code == 410
 
 
+async def test_head_without_an_end_is_cut_off(endpoint: Endpoint) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nx-long: " + b"x" * 200_000)
+    async with asyncio.timeout(10):
+        (outcome,) = await asyncio.gather(reader.read(), return_exceptions=True)
+    assert outcome == b"" or isinstance(outcome, ConnectionError)
+    writer.close()
+
+
 async def test_slow_program_slows_the_model_server_down(endpoint: Endpoint) -> None:
     """Some megabytes lie in buffers on the way; more than that is not asked for."""
     sent = 0
