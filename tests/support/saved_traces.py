@@ -1,0 +1,87 @@
+"""Rollouts that are over with the traces they left, and tasks to score them with once more."""
+
+from __future__ import annotations
+
+import base64
+
+from rollbook.ledger import commands as cmd
+from rollbook.tasks.data import TaskData
+from rollbook.tasks.hooks import metric, reward
+from rollbook.tasks.task import Task
+from rollbook.traces.calls import ModelCall
+from rollbook.traces.sample import sample_messages
+from rollbook.traces.storage import dumps, pack
+from rollbook.traces.trace import Span, Trace
+from rollbook_client.events import Event, RewardRecorded, TraceSaved
+from tests.support import ledger as make
+
+
+class Sum(TaskData, frozen=True, kw_only=True):
+    """A question with its answer."""
+
+    answer: str
+
+
+class Sums(Task[Sum]):
+    """Half a point for a right answer, and half for a short one."""
+
+    @reward(weight=0.5)
+    def right(self, trace: Trace, data: Sum) -> float:
+        return float(sample_messages(trace)[-1]["content"] == data.answer)
+
+    @reward(weight=0.5)
+    def short(self, trace: Trace) -> float | None:
+        length = len(sample_messages(trace)[-1]["content"])
+        return None if length > 10 else float(length < 3)
+
+    @metric
+    def length(self, trace: Trace) -> int:
+        print("scoring code may print")
+        return len(sample_messages(trace)[-1]["content"])
+
+
+class Strict(Sums):
+    """The same, but one method fails on what is long."""
+
+    @reward(weight=0.5)
+    def short(self, trace: Trace) -> float:
+        length = len(sample_messages(trace)[-1]["content"])
+        if length > 2:
+            raise ValueError(f"{length} characters are too many")
+        return 1.0
+
+
+class Broken:
+    """No task at all."""
+
+
+def played(answer: str = "42", *, expected: str = "42", ok: bool = True, **fields: object) -> Trace:
+    """The trace of a rollout with one turn."""
+    trace = Trace(rollout_id="r-1", task={"id": "t-1", "prompt": "6 x 7?", "answer": expected}, harness="chat", ok=ok)
+    prompt = trace.commit_prompt([{"role": "user", "content": "6 x 7?"}])
+    trace.commit_call(ModelCall(started_at=1, ended_at=2), {"role": "assistant", "content": answer}, prompt)
+    trace.spans = [Span("agent", 1, 2), Span("scoring", 2, 3)]
+    for name, value in fields.items():
+        setattr(trace, name, value)
+    return trace
+
+
+def saved(trace: Trace) -> TraceSaved:
+    """As a rollout records it."""
+    data = base64.b64encode(pack(trace)).decode("ascii")
+    return TraceSaved(attempt=0, version=trace.version, size_bytes=len(dumps(trace)), data=data)
+
+
+def run_rollout(
+    writer: make.Writing,
+    rollout_id: str,
+    *events: Event,
+    reward: float | None = 0.25,
+    admission: cmd.Admit | None = None,
+) -> None:
+    """One rollout from its admission to its end, with what it recorded."""
+    writer.batch(make.scheduler(), admission or make.admit(rollout_id))
+    writer.batch(make.claim())
+    told = (*events, RewardRecorded(attempt=0, name="right", value=reward))
+    writer.batch(make.record(*told, rollout_id=rollout_id))
+    writer.batch(make.finish(rollout_id))
