@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct, json
 
+from .route import Route
+
 type Headers = list[tuple[bytes, bytes]]
 
 JSON_TYPE = (b"content-type", b"application/json")
@@ -52,9 +54,18 @@ def refused(name: str) -> ErrorAnswer:
     return ErrorAnswer(400, f"rollout stopped: {name}", "rollout_stopped")
 
 
-def headers_upstream(headers: Headers, *, api_key: str | None, content_type: bytes | None) -> Headers:
-    """A program's headers without its credentials and framing, with the rollout's key."""
-    kept = [(name, value) for name, value in headers if name not in _NOT_UPSTREAM]
+def headers_upstream(headers: Headers, *, route: Route, content_type: bytes | None) -> Headers:
+    """A program's headers without its framing, with the rollout's key in place of its credentials.
+
+    Where the route has a stand-in, the program's credentials are its own, and the key stands where that stood.
+    """
+    api_key, stand_in = route.api_key, route.stand_in
+    if stand_in is None:
+        kept = [(name, value) for name, value in headers if name not in _NOT_UPSTREAM]
+    else:
+        old, new = stand_in.encode(), (api_key or "").encode()
+        kept = [(name, value.replace(old, new)) for name, value in headers if name not in _NOT_UPSTREAM - _CREDENTIALS]
+        api_key = None
     kept.append((b"accept-encoding", b"identity"))
     if content_type is not None:
         kept.append((b"content-type", content_type))

@@ -101,6 +101,8 @@ class App:
         try:
             request = openai_chat.read_request(body)
         except openai_chat.BadBodyError as error:
+            if session.route.stand_in is not None:
+                return session.passage("POST", url, headers=headers, body=body)
             return ErrorAnswer(400, str(error), "invalid_request_error")
         return session.call(
             Incoming(

@@ -134,9 +134,7 @@ class Call:
             self._keep()
 
     async def _exchange(self) -> None:
-        headers = answers.headers_upstream(
-            self.incoming.headers, api_key=self._route.api_key, content_type=answers.JSON_TYPE[1]
-        )
+        headers = answers.headers_upstream(self.incoming.headers, route=self._route, content_type=answers.JSON_TYPE[1])
         self._started_at = _now()
         try:
             while not await self._exchanged(headers):

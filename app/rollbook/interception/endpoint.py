@@ -60,12 +60,19 @@ class Endpoint:
         await self._upstream.close()
 
     def open(
-        self, url: str, api_key: str | None, policy: CallPolicy, *, read_timeout_sec: float | None = None
+        self,
+        url: str,
+        api_key: str | None,
+        policy: CallPolicy,
+        *,
+        read_timeout_sec: float | None = None,
+        transparent: bool = False,
     ) -> Session:
         """A session for a rollout whose calls go to `url` with `api_key` and are decided about by `policy`.
 
         `read_timeout_sec` bounds how long the model server may be silent within a call; None leaves that to the
-        rollout's own deadlines.
+        rollout's own deadlines. `transparent` is for programs that must notice nothing: credentials that are not the
+        session's secret go upstream as they are, and so does a body that is no chat request.
 
         Raises:
             ValueError: `url` is no http or https URL.
@@ -73,10 +80,11 @@ class Endpoint:
         """
         if not self._running:
             raise RuntimeError("the endpoint is not running: await start() before opening sessions")
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
         session = Session(
-            secrets.token_urlsafe(_SECRET_BYTES),
+            secret,
             port=self.port,
-            route=Route(url, api_key, read_timeout_sec),
+            route=Route(url, api_key, read_timeout_sec, secret if transparent else None),
             policy=policy,
             upstream=self._upstream,
             orphan_sec=self._orphan_sec,

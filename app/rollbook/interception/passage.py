@@ -48,7 +48,7 @@ class Passage:
 
     async def _run(self) -> None:
         content_type = answers.value_of(self._headers, b"content-type")
-        headers = answers.headers_upstream(self._headers, api_key=self._route.api_key, content_type=content_type)
+        headers = answers.headers_upstream(self._headers, route=self._route, content_type=content_type)
         silence = self._route.read_timeout_sec
         try:
             async with self._upstream.send(

@@ -27,6 +27,8 @@ class Route(Struct, frozen=True):
     url: str
     api_key: str | None = None
     read_timeout_sec: float | None = None
+    stand_in: str | None = None
+    """What the program has in place of the key, where it may have credentials of its own beside it."""
     quirks: Quirks = msgspec.field(default_factory=Quirks)
 
     def __post_init__(self) -> None:

@@ -55,7 +55,7 @@ class EndpointThread:
         self._started: _Started | None = None
 
     async def open(self, url: str, api_key: str | None, policy: CallPolicy) -> ThreadedSession:
-        """`Endpoint.open`. The policy is asked and told in the endpoint's thread.
+        """`Endpoint.open`, for a program that must notice nothing. The policy is told in the endpoint's thread.
 
         Raises:
             ValueError: `url` is no http or https URL.
@@ -66,7 +66,7 @@ class EndpointThread:
             # Shielded: who is cancelled while it starts leaves it to the others.
             await asyncio.shield(asyncio.wrap_future(starting))
         running = starting.result()
-        return ThreadedSession(running.endpoint.open(url, api_key, policy), running.loop)
+        return ThreadedSession(running.endpoint.open(url, api_key, policy, transparent=True), running.loop)
 
     async def close(self) -> None:
         """Close the endpoint with all its sessions, and end its thread. Repeating it is harmless."""

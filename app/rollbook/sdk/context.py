@@ -48,7 +48,7 @@ class RolloutContext:
         rollout_id: str | None = None,
         on_phase: Callable[[RolloutStatus], None] | None = None,
         on_record: Callable[[tuple[Event, ...]], None] | None = None,
-        on_secrets: Callable[[str, str], None] | None = None,
+        on_secrets: Callable[[str, str | None], None] | None = None,
     ) -> None:
         self.chat_completions_url: str = chat_completions_url or os.environ.get(CHAT_COMPLETIONS_URL_ENV, "")
         self.api_key: str | None = api_key or os.environ.get(API_KEY_ENV)
@@ -82,7 +82,7 @@ class RolloutContext:
         """Return the registered source's sample, or None if no source was registered."""
         return None if self.sample_source is None else await self.sample_source.get_sample()
 
-    def through(self, chat_completions_url: str, api_key: str) -> Self:
+    def through(self, chat_completions_url: str, api_key: str | None) -> Self:
         """The context of the same rollout for code that is to reach the model by another URL and key; for backends.
 
         They are secrets like the rollout's own, and `on_secrets` is told of them.

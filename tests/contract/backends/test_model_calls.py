@@ -60,6 +60,66 @@ async def test_the_model_gets_the_rollouts_key_and_url_and_the_workflow_neither(
     assert server.url not in ctx.chat_completions_url
 
 
+async def test_a_workflow_with_credentials_of_its_own_keeps_them() -> None:
+    seen: list[str | None] = []
+
+    async def run(ctx: Context) -> Any:
+        seen.append(here().api_key)
+        headers = {"Authorization": "Bearer my-own-key", "X-Api-Key": "another", "Cookie": "a=b"}
+        async with httpx.AsyncClient(headers=headers) as client:
+            await client.post(f"{here().chat_completions_url}/chat/completions", json=BODY)
+        return STEPS
+
+    async with ModelServer(default=Say()) as server, recorded(server.url, run) as runs:
+        with RolloutContext(server.url):
+            await runs.backend.execute(make_request())
+        await runs.run()
+    assert seen[0] is None
+    assert seen[1] is not None
+    for received in server.received:
+        headers = received.headers
+        assert (headers["authorization"], headers["x-api-key"], headers["cookie"]) == (
+            "Bearer my-own-key",
+            "another",
+            "a=b",
+        )
+
+
+async def test_the_key_goes_where_the_workflow_puts_it_and_nowhere_else() -> None:
+    async def run(ctx: Context) -> Any:
+        url = f"{here().chat_completions_url}/chat/completions"
+        async with httpx.AsyncClient() as client:
+            await client.post(url, json=BODY)
+            await client.post(url, json={**BODY, "seed": 1}, headers={"Api-Key": str(here().api_key)})
+        return STEPS
+
+    async with ModelServer(default=Say()) as server, recorded(server.url, run) as runs:
+        await runs.run()
+    first, second = (received.headers for received in server.received)
+    assert not {"authorization", "api-key"} & first.keys()
+    assert second["api-key"] == KEY
+    assert "authorization" not in second
+
+
+async def test_what_is_no_chat_request_is_passed_on_and_not_recorded() -> None:
+    answers: list[httpx.Response] = []
+
+    async def run(ctx: Context) -> Any:
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {here().api_key}"}) as client:
+            answers.append(await client.post(here().chat_completions_url, json={"tokens": [1, 2]}))
+            answers.append(await client.get(f"{here().chat_completions_url}/models"))
+        return STEPS
+
+    async with ModelServer(default=Status(202, b'{"tokens": [3]}')) as server, recorded(server.url, run) as runs:
+        await runs.run()
+        posted, listed = server.received
+    assert [answer.json() for answer in answers] == [{"tokens": [3]}] * 2
+    assert (posted.method, posted.path, posted.body) == ("POST", "/v1", b'{"tokens":[1,2]}')
+    assert (listed.method, listed.path) == ("GET", "/v1/models")
+    assert {received.headers["authorization"] for received in (posted, listed)} == {f"Bearer {KEY}"}
+    assert runs.calls == []
+
+
 async def test_without_recording_the_workflow_has_the_url_as_it_was_sent() -> None:
     seen: list[tuple[str, str | None]] = []
 

@@ -141,7 +141,7 @@ class Executor:
         def clean(text: str) -> str:
             return scrub(text, execution.secrets)
 
-        def hide(url: str, api_key: str) -> None:
+        def hide(url: str, api_key: str | None) -> None:
             execution.secrets = joined(execution.secrets, secret_texts(url, api_key))
             self._secrets.add(key, execution.secrets)
 
