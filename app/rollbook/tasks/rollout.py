@@ -32,7 +32,7 @@ from rollbook.tasks.task import Task
 from rollbook.tasks.timing import Stages
 from rollbook.tasks.toolsets import ToolsetIndex
 from rollbook.tasks.turns import Turns
-from rollbook.traces.calls import CallError
+from rollbook.tasks.verdicts import segment_errors, stage_error
 from rollbook.traces.events import called
 from rollbook.traces.graph import copied
 from rollbook.traces.storage import dumps
@@ -147,7 +147,7 @@ class Rollout:
         except StageError as error:
             self._state = "over"
             self._check_borrowed()
-            self._fail("setup" if self._runtime_started else "boot", error.failure, cause=error.__cause__)
+            self._record(stage_error("setup" if self._runtime_started else "boot", error))
         if self._failed:
             self._state = "over"
             return False
@@ -250,7 +250,8 @@ class Rollout:
         self._check_borrowed()
         if said and self.trace.num_turns == turns and not self.trace.calls:
             self.trace.commit_prompt(said)
-        self._judge_segment(failure)
+        for found in segment_errors(failure, turns=self._turns, budget=self._budget):
+            self._record(found)
 
     async def _conversation(self, new: list[MessageDict]) -> list[MessageDict]:
         if self._segments and not self._harness.resumes:
@@ -275,33 +276,6 @@ class Rollout:
             tools=self._tools,
             remaining_sec=self._budget.remaining_sec(),
         )
-
-    def _judge_segment(self, failure: StageError | None) -> None:
-        """Say what went wrong in a segment, the true cause first: time, a hook, the model, then the program."""
-        call = self._turns.failed_call
-        if self._budget.exceeded or (failure is not None and failure.__cause__ is None):
-            late = Failure(self._lateness(), RolloutErrorCategory.TIMEOUT)
-            self._fail("agent", late, name="TimeoutError")
-        elif self._turns.task_error is not None:
-            self._record(trace_error("agent", self._turns.task_error, who="the task"))
-        elif self._turns.stopped:
-            return
-        elif call is not None and call.error is not None:
-            self._fail("agent", _call_failure(call.error), name="ModelCallError")
-            if failure is not None:
-                self._fail("agent", failure.failure, cause=failure.__cause__)
-        elif failure is not None:
-            self._fail("agent", failure.failure, cause=failure.__cause__)
-
-    def _lateness(self) -> str:
-        text = f"the agent exceeded its budget of {self._budget.limit_sec or 0.0:g}s"
-        call = self._turns.failed_call
-        if waiting := self._turns.in_flight:
-            calls = "a model call" if waiting == 1 else f"{waiting} model calls"
-            return f"{text} while the model had not answered {calls}"
-        if call is not None and call.error is not None:
-            return f"{text}; its last model call failed: {call.error.message}"
-        return text
 
     # Ending
 
@@ -380,7 +354,7 @@ class Rollout:
 
     def _fail_ending(self, stage: str, error: StageError) -> None:
         if not self._borrowed_is_stopped():  # that is its owner's fault, and raised to the caller
-            self._fail(stage, error.failure, cause=error.__cause__)
+            self._record(stage_error(stage, error))
 
     async def _score(self) -> None:
         errors = await score(self._given, self._task, self._harness)
@@ -438,12 +412,6 @@ class Rollout:
                 "the borrowed runtime has been stopped by its owner; keep it until its borrowers have closed"
             )
 
-    def _fail(
-        self, stage: str, failure: Failure, *, name: str | None = None, cause: BaseException | None = None
-    ) -> None:
-        kind = name or ("TimeoutError" if cause is None else type(cause).__name__)
-        self._record(TraceError(stage=stage, type=kind, message=failure.message, category=failure.category.value))
-
     def _record(self, error: TraceError) -> None:
         self._failed = True
         self.trace.errors.append(error)
@@ -458,8 +426,3 @@ async def _shared(deadline: SharedDeadline, who: str, step: Callable[[], Awaitab
             text = f"{who} ended the {deadline.limit_sec:g}s that the set-up of task and harness share"
             raise StageError(Failure(text, RolloutErrorCategory.TIMEOUT)) from None
         raise
-
-
-def _call_failure(error: CallError) -> Failure:
-    category = RolloutErrorCategory.TIMEOUT if error.kind == "timeout" else RolloutErrorCategory.HTTP_ERROR
-    return Failure(f"a model call failed: {error.message}", category)

@@ -1,0 +1,59 @@
+"""Whose fault an end was: what a stage or a segment that went wrong puts into the trace, the true cause first."""
+
+from __future__ import annotations
+
+from rollbook.backends.failures import Failure
+from rollbook.backends.stage import StageError
+from rollbook.tasks.budget import CumulativeBudget
+from rollbook.tasks.errors import trace_error
+from rollbook.tasks.turns import Turns
+from rollbook.traces.calls import CallError
+from rollbook.traces.trace import TraceError
+from rollbook_client.statuses import RolloutErrorCategory
+
+__all__ = ["segment_errors", "stage_error"]
+
+
+def stage_error(stage: str, error: StageError) -> TraceError:
+    """The entry for a stage that failed: by what user code raised, or by a deadline of ours."""
+    return _entry(stage, "TimeoutError" if _is_deadline(error) else type(error.__cause__).__name__, error.failure)
+
+
+def segment_errors(error: StageError | None, *, turns: Turns, budget: CumulativeBudget) -> list[TraceError]:
+    """What went wrong in a segment of the agent; nothing where it yielded, or was stopped.
+
+    In this order: its time was over, a hook broke a rule, a model call failed and none after it went well, the
+    program failed. What a program raises after a stop is no failure; a deadline is. `error` is how the program
+    ended, None where it ended well.
+    """
+    call_error = None if turns.failed_call is None else turns.failed_call.error
+    if budget.exceeded or (error is not None and _is_deadline(error)):
+        text = f"the agent exceeded its budget of {budget.limit_sec or 0.0:g}s{_waiting_for(turns, call_error)}"
+        return [_entry("agent", "TimeoutError", Failure(text, RolloutErrorCategory.TIMEOUT))]
+    if turns.task_error is not None:
+        return [trace_error("agent", turns.task_error, who="the task")]
+    if turns.stopped:
+        return []
+    found = [] if call_error is None else [_entry("agent", "ModelCallError", _call_failure(call_error))]
+    return found if error is None else [*found, stage_error("agent", error)]
+
+
+def _waiting_for(turns: Turns, call_error: CallError | None) -> str:
+    """What the program was doing when its time was over, as far as we know."""
+    if turns.in_flight:
+        calls = "a model call" if turns.in_flight == 1 else f"{turns.in_flight} model calls"
+        return f" while the model had not answered {calls}"
+    return "" if call_error is None else f"; its last model call failed: {call_error.message}"
+
+
+def _is_deadline(error: StageError) -> bool:
+    return error.__cause__ is None
+
+
+def _call_failure(error: CallError) -> Failure:
+    category = RolloutErrorCategory.TIMEOUT if error.kind == "timeout" else RolloutErrorCategory.HTTP_ERROR
+    return Failure(f"a model call failed: {error.message}", category)
+
+
+def _entry(stage: str, kind: str, failure: Failure) -> TraceError:
+    return TraceError(stage=stage, type=kind, message=failure.message, category=failure.category.value)
