@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 
 import httpx
 import pytest
@@ -158,6 +159,19 @@ async def test_head_without_an_end_is_cut_off(endpoint: Endpoint) -> None:
     async with asyncio.timeout(10):
         (outcome,) = await asyncio.gather(reader.read(), return_exceptions=True)
     assert outcome == b"" or isinstance(outcome, ConnectionError)
+    writer.close()
+
+
+async def test_small_pieces_are_sent_at_once(endpoint: Endpoint) -> None:
+    """asyncio turns Nagle's algorithm off only on sockets that say that they are TCP; 40 ms a piece are at stake."""
+    _, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+    writer.write(b"GET / HTTP/1.1\r\n")
+    async with asyncio.timeout(10):
+        while not (connections := endpoint._server._state.connections):
+            await asyncio.sleep(0)  # noqa: ASYNC110 - a connection tells nobody that it is there
+    for connection in connections:
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     writer.close()
 
 
