@@ -77,7 +77,8 @@ class CallPolicy(Protocol):
     async def answered(self, request: Request, response: Response, call: ModelCall) -> Response:
         """Commit the turn; return the response, or one with another text.
 
-        `request` is what `before` returned. `call.number` is 0: numbering is the trace's.
+        `request` is what `before` returned. `call.number` is 0: numbering is the trace's. Of a changed response the
+        text and the finish reason count. The text of a stream that was not held back is with the program already.
 
         Raises:
             Refused: the rollout has stopped; the program does not get the answer (a stream that is on its way ends

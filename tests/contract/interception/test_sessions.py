@@ -167,8 +167,8 @@ async def test_small_pieces_are_sent_at_once(endpoint: Endpoint) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
     writer.write(b"GET / HTTP/1.1\r\n")
     async with asyncio.timeout(10):
-        while not (connections := endpoint._server._state.connections):
-            await asyncio.sleep(0)  # noqa: ASYNC110 - a connection tells nobody that it is there
+        while not (connections := endpoint._server._state.connections):  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0)
     for connection in connections:
         accepted = connection.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
