@@ -35,9 +35,10 @@ DEFAULT_MAX_CONCURRENT = 4
 class TaskBackend(ExecutionBackend):
     """Runs each request as a task: `task` scored, `harness` playing the agent, in a runtime that `runtime` makes.
 
-    ``task`` may be a ``"module:Name"`` string. The request's prompt, label and metadata become the `TaskData` by
-    `data_of`, which a subclass may override; its time budgets shorten the task's. The sample is the trace's final
-    branch with `trace.reward` and the metrics; the trace itself is in the ledger.
+    ``task`` may be a ``"module:Name"`` string; ``runtime`` is called without arguments, or with the task's
+    `resources` where it takes those, as the classes of runtimes do. The request's prompt, label and metadata become
+    the `TaskData` by `data_of`, which a subclass may override; its time budgets shorten the task's. The sample is the
+    trace's final branch with `trace.reward` and the metrics; the trace itself is in the ledger.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class TaskBackend(ExecutionBackend):
         *,
         task: Task[Any] | type[Task[Any]] | str,
         harness: Harness,
-        runtime: Callable[[], Runtime],
+        runtime: Callable[..., Runtime],
         limits: RolloutLimits | None = None,
         max_concurrent: int | None = DEFAULT_MAX_CONCURRENT,
     ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import inspect
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -66,9 +67,10 @@ class Rollout:
             trace = await rollout.close()
 
     A runtime that is given ready-made is borrowed: it must be started, and stays so. A factory makes one that the
-    rollout owns. ``user`` says that somebody will drive the exchange with messages of their own. ``tell`` is called
-    with each event as it happens. Use it from one task at a time; whatever fails is in the trace, and only a
-    cancellation, and a borrowed runtime that its owner stopped, are raised.
+    rollout owns; one that takes `resources`, as the classes of runtimes do, gets what the task asks for. ``user``
+    says that somebody will drive the exchange with messages of their own. ``tell`` is called with each event as it
+    happens. Use it from one task at a time; whatever fails is in the trace, and only a cancellation, and a borrowed
+    runtime that its owner stopped, are raised.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Rollout:
         task: Task[Any],
         data: TaskData,
         harness: Harness,
-        runtime: Runtime | Callable[[], Runtime],
+        runtime: Runtime | Callable[..., Runtime],
         *,
         chat_completions_url: str,
         api_key: str | None = None,
@@ -187,7 +189,8 @@ class Rollout:
 
     async def _start_own(self) -> None:
         assert self._owned is not None
-        self._runtime = self._owned()
+        takes_resources = "resources" in inspect.signature(self._owned).parameters
+        self._runtime = self._owned(resources=self.data.resources) if takes_resources else self._owned()
         await self._runtime.start()
 
     async def _connect(self) -> None:

@@ -48,11 +48,9 @@ class WatchedEndpoint(Endpoint):
         super().__init__()
         self.sessions: list[Session] = []
 
-    def open(
-        self, url: str, api_key: str | None, policy: CallPolicy, *, read_timeout_sec: float | None = None
-    ) -> Session:
+    def open(self, url: str, api_key: str | None, policy: CallPolicy, **options: Any) -> Session:
         """Remember it."""
-        session = super().open(url, api_key, policy, read_timeout_sec=read_timeout_sec)
+        session = super().open(url, api_key, policy, **options)
         self.sessions.append(session)
         return session
 
@@ -184,7 +182,7 @@ class Stage:
         *,
         task: Task[Any] | None = None,
         data: TaskData | None = None,
-        runtime: Runtime | Callable[[], Runtime] | None = None,
+        runtime: Runtime | Callable[..., Runtime] | None = None,
         **options: Any,
     ) -> Rollout:
         """A rollout of a bare task with one call, in a runtime of its own, unless told otherwise."""

@@ -72,9 +72,9 @@ class Recorder:
         self.phases: list[RolloutStatus] = []
         self.secrets: list[str] = []
 
-    def hide(self, *secrets: str) -> None:
+    def hide(self, url: str, key: str | None) -> None:
         """Take what must not get into logs."""
-        self.secrets += secrets
+        self.secrets += [url, key or ""]
 
     def of[E: Event](self, kind: type[E]) -> list[E]:
         """The events of a kind."""

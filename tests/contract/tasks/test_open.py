@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rollbook.interception.messages import Request
 from rollbook.sdk.values import MessageDict
-from rollbook.tasks.data import NetworkPolicy, TaskData, Timeouts
+from rollbook.tasks.data import NetworkPolicy, Resources, TaskData, Timeouts
 from rollbook.tasks.errors import RuntimeStoppedError
 from rollbook.tasks.harnesses.base import Exchange, Harness
 from rollbook.tasks.hooks import intercept, reward
@@ -56,6 +57,22 @@ async def test_owned_runtime_is_started_by_open_and_stopped_by_close(stage: Stag
         await rollout.close()
     assert runtime.stopped
     assert stage.left_behind == []
+
+
+async def test_runtime_is_made_with_the_resources_that_the_task_asks_for(stage: Stage) -> None:
+    class Limited(Task[TaskData]):
+        async def setup(self, data: TaskData, runtime: Runtime) -> None:
+            self.state.limit = (await runtime.run("ulimit -v")).stdout
+
+        @reward
+        def held(self) -> float:
+            return float(self.state.limit == b"262144\n")
+
+    data = TaskData(id="t-1", prompt=PROMPT, resources=Resources(memory_mb=256))
+    runtime = partial(SubprocessRuntime, parent=stage.folder)
+    trace = await played(stage.rollout(None, Acting(_nothing), task=Limited(), data=data, runtime=runtime))
+    assert trace.errors == []
+    assert trace.rewards == {"held": 1.0}
 
 
 async def test_borrowed_runtime_is_neither_started_nor_stopped(stage: Stage) -> None:
