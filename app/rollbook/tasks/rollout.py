@@ -26,6 +26,7 @@ from rollbook.tasks.budget import CumulativeBudget, SharedDeadline
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.errors import RuntimeStoppedError, TaskError, trace_error
 from rollbook.tasks.harnesses.base import Exchange, Harness
+from rollbook.tasks.harnesses.returned import returned_messages
 from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.scoring import check_scores, score
@@ -252,7 +253,7 @@ class Rollout:
             failure = error
         self._check_borrowed()
         if said and self.trace.num_turns == turns and not self.trace.calls:
-            self.trace.commit_prompt(said)
+            self.trace.commit_prompt(returned_messages(said, rollout_id=self.trace.rollout_id))
         for found in segment_errors(failure, turns=self._turns, budget=self._budget):
             self._record(found)
 

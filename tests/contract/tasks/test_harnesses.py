@@ -408,6 +408,46 @@ async def test_workflow_without_model_calls_is_taken_by_its_messages(stage: Stag
         assert trace.final_branch.messages == [*SAID, {"role": "assistant", "content": "42"}]
 
 
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        (b"bytes", "bytes"),
+        (complex(1, 2), "(1+2j) (complex)"),
+        ([{"type": "text", "number": float("nan")}], [{"type": "text", "number": "NaN"}]),
+        ({1: "one"}, {"1": "one"}),
+    ],
+    ids=["bytes", "complex", "nan", "odd-keys"],
+)
+async def test_messages_without_json_form_cost_neither_end_nor_reward(
+    stage: Stage, content: object, kept: object
+) -> None:
+    class Odd(AgentWorkflow[AgentWorkflowConfig]):
+        async def run(self, ctx: AgentWorkflowContext[AgentWorkflowConfig]) -> list[MessageDict]:
+            return [{"role": "assistant", "content": content}]
+
+    class Rewarded(Task[TaskData]):
+        @reward
+        def one(self) -> float:
+            return 1.0
+
+    trace = await played(stage.rollout(None, WorkflowHarness(Odd), task=Rewarded()))
+    assert trace.errors == []
+    assert trace.rewards == {"one": 1.0}
+    assert [node.message["content"] for node in trace.nodes] == [kept]
+
+
+async def test_messages_that_hold_themselves_are_left_out(stage: Stage) -> None:
+    class Odd(AgentWorkflow[AgentWorkflowConfig]):
+        async def run(self, ctx: AgentWorkflowContext[AgentWorkflowConfig]) -> list[MessageDict]:
+            message: MessageDict = {"role": "assistant"}
+            message["content"] = [message]
+            return [message]
+
+    trace = await played(stage.rollout(None, WorkflowHarness(Odd)))
+    assert trace.ok
+    assert trace.nodes == []
+
+
 async def test_program_may_do_with_its_messages_as_it_likes(stage: Stage) -> None:
     class Scribbles(AgentWorkflow[AgentWorkflowConfig]):
         async def run(self, ctx: AgentWorkflowContext[AgentWorkflowConfig]) -> None:
