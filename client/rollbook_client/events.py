@@ -122,7 +122,7 @@ class ModelCalled(Event, frozen=True, gc=False):
 
     ``call`` numbers the attempt's calls from 1. Token counts are as the model's usage tells them, null where it told
     none; input tokens include those read from a cache. ``error_kind`` and ``error`` say why there is no answer.
-    ``purpose`` is ``policy``, or ``judge:NAME`` for the calls of a judge.
+    ``purpose`` is ``policy``, ``judge:NAME`` for the calls of a judge, ``grader`` for those of a workflow's grader.
     """
 
     TYPE: ClassVar[str] = "model_called"
