@@ -10,6 +10,7 @@ pip() {
 }
 
 echo "Installing $lock into .venv ..." >&2
-pip install --require-hashes -r "$lock"
+# The lock is whole; what is left out of it, is so on purpose (pyproject.toml, tool.uv).
+pip install --no-deps --require-hashes -r "$lock"
 # The build backend has just come with the lock, so that nothing unpinned is fetched for the build.
 pip install --no-deps --no-build-isolation --editable .
