@@ -10,6 +10,7 @@ import base64
 import copy
 import inspect
 import logging
+import time
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
@@ -70,8 +71,8 @@ class Rollout:
     A runtime that is given ready-made is borrowed: it must be started, and stays so. A factory makes one that the
     rollout owns; one that takes `resources`, as the classes of runtimes do, gets what the task asks for. ``user``
     says that somebody will drive the exchange with messages of their own. ``tell`` is called with each event as it
-    happens. Use it from one task at a time; whatever fails is in the trace, and only a cancellation, and a borrowed
-    runtime that its owner stopped, are raised.
+    happens; ``clock`` is what the agent's budget goes by. Use it from one task at a time; whatever fails is in the
+    trace, and only a cancellation, and a borrowed runtime that its owner stopped, are raised.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Rollout:
         rollout_id: str | None = None,
         endpoint: Endpoint | None = None,
         tell: Callable[[Event], None] = lambda _event: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.trace = Trace(rollout_id=rollout_id or data.id, task=data.to_json(), harness=harness.name)
         self.data = data
@@ -103,7 +105,7 @@ class Rollout:
         self._tools = ToolsetIndex([toolset.bound(self._given) for toolset in self._task.toolsets])
         self._turns = Turns(self._given, task.hooks, limits=limits or RolloutLimits(), tell=tell)
         self._stages = Stages(self.trace, tell)
-        self._budget = CumulativeBudget(data.timeouts.agent)
+        self._budget = CumulativeBudget(data.timeouts.agent, clock=clock)
         self._session: Session | None = None
         self._prompt: list[MessageDict] = []
         self._segments = 0

@@ -90,7 +90,8 @@ class Turns:
         async with _Blaming(self):
             if name := await first_stop(self._hooks.trace_stops, self._given):
                 self._stop(name)
-            request = await self._intercept_new(request)
+            if self._hooks.request_interceptors:
+                request = await self._intercept_new(request)
             if name := await first_stop(self._hooks.request_stops, self._given, boundary=request):
                 self.trace.commit_prompt(request.messages)
                 self._stop(name)

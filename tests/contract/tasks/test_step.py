@@ -25,7 +25,7 @@ from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.task import Task
 from rollbook.traces.calls import ModelCall
 from rollbook.traces.trace import Trace
-from tests.contract.tasks.playing import PROMPT, SAID, WAIT_SEC, Acting, Agent, Stage, ask_once, played, spend
+from tests.contract.tasks.playing import PROMPT, SAID, WAIT_SEC, Acting, Agent, Stage, ask_once, played
 from tests.support.model_server import Die, Hang, ModelServer, Raw, Reply, Say, Status
 
 MORE = [{"role": "user", "content": "And 7 times 8?"}]
@@ -186,43 +186,71 @@ async def test_interceptor_that_breaks_a_rule_on_a_users_message_fails_the_agent
     assert [(error.stage, error.type) for error in trace.errors] == [("agent", "TaskError")]
 
 
-async def test_budget_is_cumulative_and_waiting_for_a_user_costs_nothing(stage: Stage) -> None:
-    harness = Acting(ask_once)
+class Clock:
+    """Goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_budget_runs_only_while_a_segment_runs(stage: Stage) -> None:
+    clock = Clock()
+
+    async def play(agent: Agent) -> None:
+        clock.now += 10
+        await agent.ask()
+
+    harness = Acting(play)
     async with ModelServer(default=Say()) as model:
-        rollout = stage.rollout(model, harness, data=budget(WAIT_SEC))
-        assert rollout.spent_sec == 0
+        rollout = stage.rollout(model, harness, data=budget(100), clock=clock)
+        clock.now += 1000  # before it is opened
         await rollout.open()
+        clock.now += 1000
         assert rollout.spent_sec == 0
-        await rollout.step()
-        first = rollout.spent_sec
-        assert first > 0
-        async with asyncio.timeout(WAIT_SEC):
-            await asyncio.get_running_loop().run_in_executor(None, model.url.encode)  # a user who takes a while
-        assert rollout.spent_sec == first
-        await rollout.step(MORE)
-        assert rollout.spent_sec > first
-        await rollout.close()
-    remaining = [agent.exchange.remaining_sec for agent in harness.agents]
-    assert remaining[1] is not None
-    assert remaining[1] <= WAIT_SEC - first
+        assert await rollout.step()
+        assert rollout.spent_sec == 10
+        clock.now += 1000  # a user thinks
+        assert rollout.spent_sec == 10
+        assert await rollout.step(MORE)
+        assert rollout.spent_sec == 20
+        clock.now += 1000
+        trace = await rollout.close()
+    assert trace.ok
+    assert [agent.exchange.remaining_sec for agent in harness.agents] == [100, 90]
 
 
 async def test_second_segment_has_what_the_first_left(stage: Stage) -> None:
-    """A segment that takes nearly all leaves nearly nothing, though the second by itself has as much time."""
-    limit_sec = 0.5
+    clock = Clock()
 
-    async def uses_most(agent: Agent) -> None:
+    async def takes_nearly_all(agent: Agent) -> None:
         await agent.ask()
-        spend(limit_sec * 0.6)
+        clock.now += 3599.9
+
+    async with ModelServer(Say(), Hang()) as model:
+        rollout = stage.rollout(model, Acting(takes_nearly_all, ask_once), data=budget(3600), clock=clock)
+        await rollout.open()
+        assert await rollout.step()
+        async with asyncio.timeout(WAIT_SEC):  # a tenth of a second, not another hour
+            assert await rollout.step(MORE) is False
+        trace = await rollout.close()
+    [error] = trace.errors
+    assert (error.type, error.category) == ("TimeoutError", "timeout")
+    assert error.message.startswith("the agent exceeded its budget of 3600s")
+
+
+async def test_segment_that_went_on_after_its_time_was_over_is_late_although_it_ended_well(stage: Stage) -> None:
+    clock = Clock()
+
+    async def blocks(agent: Agent) -> None:
+        await agent.ask()
+        clock.now += 101
 
     async with ModelServer(default=Say()) as model:
-        rollout = stage.rollout(model, Acting(uses_most), data=budget(limit_sec))
-        await rollout.open()
-        await rollout.step()
-        assert await rollout.step(MORE) is False
-        trace = await rollout.close()
-    assert trace.errors[0].category == "timeout"
-    assert trace.errors[0].message.startswith("the agent exceeded its budget of 0.5s")
+        trace = await played(stage.rollout(model, Acting(blocks), data=budget(100), clock=clock))
+    assert [error.category for error in trace.errors] == ["timeout"]
 
 
 async def test_model_that_hangs_past_the_budget_is_a_failure_of_the_agent_and_no_stop(stage: Stage) -> None:
