@@ -522,6 +522,23 @@ async def test_borrowed_runtime_stopped_during_a_segment_raises_and_is_not_recor
     assert stage.left_behind == []
 
 
+async def test_borrowed_runtime_stopped_between_segments_raises_before_the_program_starts(stage: Stage) -> None:
+    lent = stage.runtime()
+    await lent.start()
+    harness = Acting(ask_once)
+    async with ModelServer(default=Say()) as model:
+        rollout = stage.rollout(model, harness, runtime=lent)
+        await rollout.open()
+        assert await rollout.step()
+        await lent.stop()
+        with pytest.raises(RuntimeStoppedError):
+            await rollout.step(MORE)
+        with pytest.raises(RuntimeStoppedError):
+            await rollout.close()
+    assert len(harness.agents) == 1
+    assert rollout.trace.errors == []
+
+
 async def test_harness_that_cannot_resume_says_so_at_the_second_segment(stage: Stage) -> None:
     class Once(Acting):
         resumes = False
