@@ -220,7 +220,7 @@ class Rollout:
         before = self.trace.num_turns
         try:
             self._check_borrowed()
-            await self._segment(list(messages or ()))
+            await self._segment(copied(list(messages or ())))
         except asyncio.CancelledError:
             await self.abort()
             raise

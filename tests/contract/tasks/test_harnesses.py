@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shlex
 import sys
@@ -453,10 +454,12 @@ async def test_program_may_do_with_its_messages_as_it_likes(stage: Stage) -> Non
         async def run(self, ctx: AgentWorkflowContext[AgentWorkflowConfig]) -> None:
             ctx.prompt[0]["content"] = "scribbled"
 
-    rollout = stage.rollout(None, WorkflowHarness(Scribbles))
+    rollout = stage.rollout(None, WorkflowHarness(Scribbles), data=TaskData(id="t-1"), user=True)
     await rollout.open()
-    await rollout.step()
+    said = copy.deepcopy(SAID)
+    await rollout.step(said)
     assert rollout.messages == SAID
+    assert said == SAID
     rollout.messages[0]["content"] = "scribbled"
     assert rollout.messages == SAID
     await rollout.close()
