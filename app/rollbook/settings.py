@@ -41,7 +41,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One scheduler process and its runners."""
+    """One scheduler process and its runners. Without a ``metrics_port`` it listens nowhere."""
 
     database_url: str
     entrypoint: str
@@ -58,3 +58,5 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     force_sec: float = 10.0
     stall_after_sec: float = 10.0
     runner_memory_bytes: int | None = None
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None

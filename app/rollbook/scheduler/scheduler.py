@@ -61,6 +61,7 @@ class Scheduler:
         self._claiming = True
         self._claim_under_way = False
         self._claims_made = 0
+        self._claimed = 0
         self._releasing = False
         self._told_capacity = 0
         self._member = SchedulerMember(ledger, settings)
@@ -80,6 +81,23 @@ class Scheduler:
     def member_id(self) -> str:
         """By which the ledger knows it; another one after it was declared dead."""
         return self._member.member_id
+
+    # Metrics are read by a thread of their own: nothing here may need the event loop.
+
+    @property
+    def running(self) -> int:
+        """Attempts that are not over yet."""
+        return self._attempts.running
+
+    @property
+    def claimed(self) -> int:
+        """Attempts that it began so far."""
+        return self._claimed
+
+    @property
+    def contact_age_sec(self) -> float:
+        """How long ago the last accepted beat was sent, or this was made."""
+        return self._member.silent_sec
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -121,6 +139,7 @@ class Scheduler:
                         free=free if self._shares.fair else None,
                     )
                 )
+                self._claimed += len(claimed)
                 await self._dispatch(claimed)
             except SchedulerGone:
                 self._beats.wake()
