@@ -23,7 +23,7 @@ import msgspec
 from sqlalchemy.engine import make_url
 
 from tests.support.postgres_server import PostgresServer, PrivateServer, use
-from tests.support.postgres_statements import drop_database, execute
+from tests.support.postgres_statements import ServerConnection, execute
 
 __all__ = ["PostgresServer", "PrivateServer", "execute", "fresh_database", "private_server", "shared_server"]
 
@@ -74,11 +74,17 @@ def fresh_database(template: str | None = None) -> Iterator[str]:
     server = shared_server()
     name = f"rollbook_test_{uuid4().hex}"
     source, options = ("template0", server.for_new) if template is None else (_name(template), server.for_copies)
-    execute(server.url(), f'CREATE DATABASE "{name}" TEMPLATE "{source}" {options}')
+    connection = _server_connection()
+    connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}" {options}')
     try:
         yield server.url(name)
     finally:
-        drop_database(server.url(), name)
+        connection.drop_database(name)
+
+
+@cache
+def _server_connection() -> ServerConnection:
+    return ServerConnection(shared_server().url())
 
 
 @contextmanager
