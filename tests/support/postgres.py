@@ -52,7 +52,7 @@ def shared_server() -> PostgresServer:
         # Any release has this locale, and compares as C.UTF-8 does.
         return PostgresServer(url, url, for_new="ENCODING 'UTF8' LOCALE 'C'")
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid4().hex
-    folder = _place() / f"rollbook-pg-{run[:16]}"
+    folder = memory_or_disk() / f"rollbook-pg-{run[:16]}"
     _KEPT.append(_hold(folder))
     with (folder / "start.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -104,8 +104,8 @@ _KEPT: list[IO[bytes] | PrivateServer] = []
 """What lives as long as this process: the hold on the shared server, which runs meanwhile, and its starter."""
 
 
-def _place() -> Path:
-    """Where the shared server's folder lies: in memory, where there is enough of it and programs may run there.
+def memory_or_disk() -> Path:
+    """Where files go that nobody needs after the run: into memory, where there is enough of it and programs may run.
 
     All workers of a run must choose alike, so nothing counts that changes meanwhile.
     """
