@@ -62,6 +62,8 @@ class Scheduler:
         self._claim_under_way = False
         self._claims_made = 0
         self._claimed = 0
+        self._left_waiting = False
+        """Whether something may wait that was not claimed. Else a slot that becomes free is no reason to look."""
         self._releasing = False
         self._told_capacity = 0
         self._member = SchedulerMember(ledger, settings)
@@ -123,9 +125,13 @@ class Scheduler:
         while self._claiming:
             free = self._pool.free
             limit = min(free, CLAIM_LIMIT)
+            self._left_waiting = limit <= 0
+            if limit <= 0:
+                self._shares.settled()
+                return
             counts = await self._ledger.reader.counts()
             waiting = sum(counts[queue].queued for queue in self._settings.queues if queue in counts)
-            if limit <= 0 or waiting <= 0:
+            if waiting <= 0:
                 self._shares.settled()
                 return
             self._claim_under_way = True
@@ -148,8 +154,11 @@ class Scheduler:
                 self._claim_under_way = False
             if len(claimed) >= min(limit, waiting):
                 self._shares.settled()
+                if len(claimed) < limit:
+                    return  # all that waited; the feed tells of what came meanwhile
             elif claimed or waiting <= limit:
                 # Others have slots for it, or had it meanwhile.
+                self._left_waiting = True
                 self._shares.short()
                 return
 
@@ -212,7 +221,8 @@ class Scheduler:
 
     def slots_changed(self) -> None:
         """Slots became free or went away."""
-        self._claims.wake()
+        if self._left_waiting:
+            self._claims.wake()
         if self._pool.capacity != self._told_capacity:
             self._beats.wake()  # health shows the capacity of the last beat
 
