@@ -1,7 +1,8 @@
 """What every tier shares: hypothesis' profiles, an environment without anyone's own settings, and databases."""
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,29 @@ from hypothesis import HealthCheck, settings
 from rollbook.ledger.secrets import KEY_VARIABLE
 from rollbook.ledger.urls import POSTGRES
 from tests.support.databases import DATABASES, SECRET_KEY, NewLedger, empty_place, ledger_templates
+from tests.support.postgres import memory_or_disk
 
 # No deadline: a machine may be slow, and no test of ours judges time. HYPOTHESIS_PROFILE=thorough searches longer.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+# The folders of `tmp_path`, ledgers on SQLite among them, which would wait for the disk at each commit.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory_or_disk()))
+
 _OWN_PREFIXES = ("ROLLBOOK_", "OSMOSIS_")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps modules and thousands of tests, which live to the end, out of garbage collections: these grow with them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

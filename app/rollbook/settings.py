@@ -41,7 +41,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One scheduler process and its runners."""
+    """One scheduler process and its runners. Without a ``metrics_port`` it listens nowhere."""
 
     database_url: str
     entrypoint: str
@@ -59,3 +59,5 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     stall_after_sec: float = 10.0
     runner_memory_bytes: int | None = None
     record_model_calls: bool = True
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None

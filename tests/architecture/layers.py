@@ -79,7 +79,15 @@ LAYERS = (
         third_party=BASE,
     ),
     layer("rollbook.ledger", CONTRACT, PROJECTIONS, MIGRATIONS, third_party=LEDGER_LIBRARIES),
-    layer("rollbook.scheduler", "rollbook.ledger", CONTRACT, PROJECTIONS, third_party=("httpx", "msgspec", "uvloop")),
+    layer("rollbook.metrics", "rollbook.ledger", third_party=("prometheus_client",)),
+    layer(
+        "rollbook.scheduler",
+        "rollbook.ledger",
+        "rollbook.metrics",
+        CONTRACT,
+        PROJECTIONS,
+        third_party=("httpx", "msgspec", "prometheus_client", "uvloop"),
+    ),
     # User code is reached through the runner alone, in whatever process that runs.
     layer(
         "rollbook.scheduler.runner",
@@ -91,7 +99,9 @@ LAYERS = (
         CONTRACT,
         third_party=("msgspec", "uvloop"),
     ),
-    layer("rollbook.server", "rollbook.ledger", CONTRACT, PROJECTIONS, third_party=SERVER_LIBRARIES),
+    layer(
+        "rollbook.server", "rollbook.ledger", "rollbook.metrics", CONTRACT, PROJECTIONS, third_party=SERVER_LIBRARIES
+    ),
     # One process, API and scheduler: the only module of the server that knows of the other half.
     layer(
         "rollbook.server.embedded",

@@ -42,9 +42,15 @@ class Member:
             self.process = self._start()
 
     async def stop_keeping(self) -> None:
+        """Start it no more; what runs goes on."""
         self._keeping.cancel()
         with suppress(asyncio.CancelledError):
             await self._keeping
+
+    def revive(self) -> None:
+        """Start it if it has ended."""
+        if self.process.ended:
+            self.process = self._start()
 
 
 class Fleet:
@@ -88,17 +94,33 @@ class Fleet:
         await asyncio.gather(*self._paused)
 
     async def at_work(self) -> None:
-        """Wait until all of them work: one that has only just been started still ends by any signal."""
-        for port in self.ports:
-            await self._deployment.answering(url_of(port))
-        await self._deployment.runners(SCHEDULERS)
+        """Wait until all of them work: one that has only just been started still ends by any signal.
+
+        One that has ended meanwhile is waited for no longer.
+        """
+        for api, port in zip(self.apis, self.ports, strict=True):
+            await self._answers_or_ended(api, port)
+        await until(self._all_have_runners, what="a runner of each scheduler's own")
+
+    async def _answers_or_ended(self, api: Member, port: int) -> None:
+        answer = asyncio.create_task(self._deployment.answering(url_of(port)))
+        try:
+            await until(lambda: api.process.ended or answer.done(), what=f"{api.name} at work")
+        finally:
+            answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)
+
+    def _all_have_runners(self) -> bool:
+        # Of its own: those of a scheduler that was there before it may still be ending.
+        parents = {_parent(pid) for pid in self.runners}
+        return all(each.process.ended or each.process.pid in parents for each in self.schedulers)
 
     async def end(self) -> dict[str, int]:
         """Ask all to end, and wait until they have; their exit codes."""
-        await self.at_work()
         for member in self.members:
             await member.stop_keeping()
-        await until(lambda: not any(each.process.ended for each in self.members), what="all processes at work")
+            member.revive()
+        await self.at_work()
         codes = await asyncio.gather(*(member.process.stop() for member in self.members))
         return {member.name: code for member, code in zip(self.members, codes, strict=True)}
 
@@ -116,3 +138,10 @@ async def _pause(pid: int, seconds: float) -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def _parent(pid: int) -> int | None:
+    with suppress(OSError):
+        # Behind the program's name, which may hold anything: the state and the parent.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return None

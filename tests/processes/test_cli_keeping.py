@@ -37,6 +37,7 @@ def rollbook(database_url: str, capfd: pytest.CaptureFixture[str]) -> CommandLin
 
 @pytest.fixture
 def writer(database_url: str) -> Iterator[make.Writing]:
+    upgrade(parse_url(database_url))
     with make.writing(database_url) as writer:
         writer.batch(make.scheduler(), make.admit("r-1"), make.admit("r-2"))
         writer.batch(make.claim(limit=1))

@@ -12,7 +12,9 @@ import asyncpg
 import pytest
 
 from rollbook.ledger.postgres.blocking import loop_thread
+from rollbook.ledger.schema import upgrade
 from rollbook.ledger.secrets import KEY_VARIABLE
+from rollbook.ledger.urls import parse_url
 from rollbook.settings import DATABASE_VARIABLE
 from tests.support import ledger as make
 from tests.support.commands import outcome, start
@@ -36,6 +38,7 @@ def server() -> Iterator[PrivateServer]:
 def database_url(server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"ledger_{uuid4().hex}"
     execute(server.url(), f"CREATE DATABASE {name}")
+    upgrade(parse_url(server.url(name)))
     monkeypatch.setenv(DATABASE_VARIABLE, server.url(name))
     monkeypatch.setenv(KEY_VARIABLE, SECRET_KEY)
     return server.url(name)

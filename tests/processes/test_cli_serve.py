@@ -90,7 +90,7 @@ class Server:
         self.pids |= descendants(self.process.pid)
 
     async def run_rollout(self, rollout_id: str) -> str:
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(verify=False) as http:
             client = RolloutClient(url=self.url, http_client=http)
             result = await client.run_rollout(
                 initial_messages=[{"role": "user", "content": "hello"}],
@@ -159,11 +159,11 @@ async def test_serve_says_where_it_listens_runs_rollouts_and_ends_cleanly_when_i
 
 async def test_killed_api_comes_back_on_its_port_and_refuses_nobody(server: Server) -> None:
     first = server.child("rollbook.server")
-    async with httpx.AsyncClient(timeout=LIMIT_SEC) as http:
+    async with httpx.AsyncClient(timeout=LIMIT_SEC, verify=False) as http:
         before = (await http.get(f"{server.url}/health")).json()["process_id"]
         os.kill(first, signal.SIGKILL)
         wait_until_ended({first})
-        async with httpx.AsyncClient(timeout=LIMIT_SEC) as fresh:
+        async with httpx.AsyncClient(timeout=LIMIT_SEC, verify=False) as fresh:
             after = (await fresh.get(f"{server.url}/health")).json()["process_id"]
     assert after != before
     assert server.child("rollbook.server") != first
@@ -247,7 +247,7 @@ async def test_operator_is_told_what_is_waited_for_and_can_end_it_at_once(folder
     working = start("scheduler", "flow.py") if apart else server.process
     assert working.stdout is not None
     try:
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(verify=False) as http:
             handle = await RolloutClient(url=server.url, http_client=http).run_rollout_async(
                 initial_messages=[], chat_completions_url="http://127.0.0.1:9/", rollout_id="r-1"
             )
@@ -281,7 +281,7 @@ async def test_killed_scheduler_command_leaves_nobody_behind(folder: Path) -> No
 async def test_api_key_is_asked_for_and_read_from_the_named_variable(folder: Path) -> None:
     server = Server("--no-scheduler", "--queue", "q", "--api-key-env", "TRAINER_KEY", TRAINER_KEY="open sesame")
     try:
-        async with httpx.AsyncClient(base_url=server.url) as http:
+        async with httpx.AsyncClient(base_url=server.url, verify=False) as http:
             assert (await http.get("/health")).status_code == 401
             allowed = await http.get("/health", headers={"Authorization": "Bearer open sesame"})
             assert allowed.status_code == 200

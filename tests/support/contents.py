@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rollbook.ledger.sqlite.engines import database_path
 from rollbook.ledger.urls import POSTGRES, parse_url
-from tests.support.postgres import execute
+from tests.support.sql import Shell, shell
 
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
-_COLUMNS = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = $1"
+_COLUMNS = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = ?"
 
 
 def all_bytes(database_url: str) -> bytes:
@@ -18,16 +18,17 @@ def all_bytes(database_url: str) -> bytes:
     url = parse_url(database_url)
     if url.get_backend_name() == POSTGRES:
         messages = Path(str(url.query.get("host"))) / "log"
-        values = [_values(database_url, table) for (table,) in execute(database_url, _TABLES)]
+        with shell(database_url) as opened:
+            values = [_values(opened, table) for (table,) in opened.rows(_TABLES)]
         return b"\n".join([*values, messages.read_bytes() if messages.is_file() else b""])
     return b"".join(path.read_bytes() for path in database_path(url).parent.iterdir() if path.is_file())
 
 
-def _values(database_url: str, table: str) -> bytes:
+def _values(opened: Shell, table: str) -> bytes:
     # Bytes as they are, for what is encoded as hex is found by nobody's search.
     values = ", ".join(
         f'"{name}"' if kind == "bytea" else f"convert_to(\"{name}\"::text, 'UTF8')"
-        for name, kind in execute(database_url, _COLUMNS, table)
+        for name, kind in opened.rows(_COLUMNS, (table,))
     )
-    rows = execute(database_url, f'SELECT {values} FROM "{table}"')
+    rows = opened.rows(f'SELECT {values} FROM "{table}"')
     return b"\n".join(value for row in rows for value in row if value is not None)

@@ -11,7 +11,6 @@ import msgspec
 
 from rollbook.ledger import chain, codec
 from rollbook.ledger import commands as cmd
-from rollbook.ledger.schema import upgrade
 from rollbook.ledger.secrets import token_digest
 from rollbook.ledger.sqlite.engines import database_path
 from rollbook.ledger.urls import SQLITE, parse_url
@@ -251,7 +250,6 @@ class Writing:
 @contextmanager
 def writing(database_url: str, clock: Clock | None = None) -> Iterator[Writing]:
     """A migrated ledger's store, closed at the end."""
-    upgrade(parse_url(database_url))
     writer = Writing(database_url, clock)
     try:
         yield writer

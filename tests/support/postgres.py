@@ -23,7 +23,7 @@ import msgspec
 from sqlalchemy.engine import make_url
 
 from tests.support.postgres_server import PostgresServer, PrivateServer, use
-from tests.support.postgres_statements import drop_database, execute
+from tests.support.postgres_statements import ServerConnection, execute
 
 __all__ = ["PostgresServer", "PrivateServer", "execute", "fresh_database", "private_server", "shared_server"]
 
@@ -52,7 +52,7 @@ def shared_server() -> PostgresServer:
         # Any release has this locale, and compares as C.UTF-8 does.
         return PostgresServer(url, url, for_new="ENCODING 'UTF8' LOCALE 'C'")
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid4().hex
-    folder = _place() / f"rollbook-pg-{run[:16]}"
+    folder = memory_or_disk() / f"rollbook-pg-{run[:16]}"
     _KEPT.append(_hold(folder))
     with (folder / "start.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -74,11 +74,17 @@ def fresh_database(template: str | None = None) -> Iterator[str]:
     server = shared_server()
     name = f"rollbook_test_{uuid4().hex}"
     source, options = ("template0", server.for_new) if template is None else (_name(template), server.for_copies)
-    execute(server.url(), f'CREATE DATABASE "{name}" TEMPLATE "{source}" {options}')
+    connection = _server_connection()
+    connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}" {options}')
     try:
         yield server.url(name)
     finally:
-        drop_database(server.url(), name)
+        connection.drop_database(name)
+
+
+@cache
+def _server_connection() -> ServerConnection:
+    return ServerConnection(shared_server().url())
 
 
 @contextmanager
@@ -98,8 +104,8 @@ _KEPT: list[IO[bytes] | PrivateServer] = []
 """What lives as long as this process: the hold on the shared server, which runs meanwhile, and its starter."""
 
 
-def _place() -> Path:
-    """Where the shared server's folder lies: in memory, where there is enough of it and programs may run there.
+def memory_or_disk() -> Path:
+    """Where files go that nobody needs after the run: into memory, where there is enough of it and programs may run.
 
     All workers of a run must choose alike, so nothing counts that changes meanwhile.
     """

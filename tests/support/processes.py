@@ -45,11 +45,8 @@ API_MODULE = "rollbook.server"
 SCHEDULER_MODULE = "rollbook.scheduler"
 RUNNER_MODULE = "rollbook.scheduler.runner"
 
-# Becomes the program that follows, which the kernel ends with its parent: also where the tests were killed themselves.
-BOUND_TO_ITS_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-os.execv(sys.argv[1], sys.argv[1:])
+BOUND_TO_ITS_PARENT = ("setpriv", "--pdeathsig", "KILL")
+"""Becomes the program that follows, which the kernel ends with its parent: also where the tests were killed themselves.
 """
 
 API = ApiSettings(
@@ -188,7 +185,7 @@ class Deployment:
         marked = dict([self._mark.split("=")])
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", BOUND_TO_ITS_PARENT, sys.executable, *arguments],
+                [*BOUND_TO_ITS_PARENT, sys.executable, *arguments],
                 cwd=self.folder,
                 env={**inherited, **self._variables, **variables, **marked},
                 stdin=subprocess.DEVNULL,
@@ -344,8 +341,8 @@ class Deployment:
 def deployed(database: str, new_ledger: NewLedger, folder: Path, **variables: str) -> Iterator[Deployment]:
     """A deployment over an empty ledger of that database for a block; its files lie in the folder."""
     with ExitStack() as stack:
-        # On SQLite the first process makes the ledger, as it does for users.
-        url = stack.enter_context(new_ledger(database, folder)) if database == POSTGRES else None
-        deployment = Deployment(folder, url, **variables)
+        ledger = folder / "ledger"
+        ledger.mkdir()
+        deployment = Deployment(folder, stack.enter_context(new_ledger(database, ledger)), **variables)
         stack.callback(deployment.close)
         yield deployment

@@ -62,7 +62,7 @@ class BlockingPostgresStore:
     def run(self, commands: list[Command[Any]]) -> Committed:
         if self._thread is None:
             self._thread = LoopThread()
-        return self._thread.run(self.store.run(commands))
+        return self._thread.run(self.store.run(lambda: commands))
 
     def guard_leases(self, silence_us: int) -> None:
         self.store.guard_leases(silence_us)

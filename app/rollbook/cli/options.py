@@ -13,7 +13,7 @@ import typer
 from rollbook.backends.entrypoint import entrypoint_name
 from rollbook.ledger.urls import DEFAULT_DATABASE_URL
 from rollbook.logformat import LogFormat
-from rollbook.settings import DATABASE_VARIABLE, LOG_FORMAT_VARIABLE, ApiSettings
+from rollbook.settings import DATABASE_VARIABLE, LOG_FORMAT_VARIABLE, ApiSettings, SchedulerSettings
 from rollbook.supervisor import EX_CONFIG
 
 from .failures import CommandError
@@ -39,6 +39,10 @@ NoModelCalls = Annotated[
         help="Record no model calls: workflows get the trainer's own URL, with nothing of Rollbook's in front of it.",
     ),
 ]
+MetricsPort = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="Serve the scheduler's metrics for Prometheus on this port.")
+]
+MetricsHost = Annotated[str, typer.Option(help="The address for the scheduler's metrics; they ask for no key.")]
 OnShutdown = Annotated[
     Literal["release", "cancel"],
     typer.Option(help="What becomes of rollouts that still run at the end: queued again, or cancelled."),
@@ -68,6 +72,8 @@ LeaseTimeout = Annotated[float, typer.Option(help="A rollout that nobody polled 
 
 _OPERATOR_KEY = "--operator-api-key-env"
 _DEFAULTS = ApiSettings(database_url=DEFAULT_DATABASE_URL, queue="default")
+_SCHEDULER_DEFAULTS = SchedulerSettings(database_url=DEFAULT_DATABASE_URL, entrypoint="", queues=())
+METRICS_HOST = _SCHEDULER_DEFAULTS.metrics_host
 HOST = _DEFAULTS.host
 PORT = _DEFAULTS.port
 MAX_ATTEMPTS = _DEFAULTS.max_attempts

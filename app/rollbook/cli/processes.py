@@ -50,12 +50,18 @@ def serve(
     result_wait: options.ResultWait = options.RESULT_WAIT_SEC,
     lease_timeout: options.LeaseTimeout = options.LEASE_TIMEOUT_SEC,
     on_shutdown: options.OnShutdown = "release",
+    scheduler_metrics_port: options.MetricsPort = None,
+    scheduler_metrics_host: options.MetricsHost = options.METRICS_HOST,
     log_format: options.LogFormatOption = "text",
 ) -> int:
     """Take rollouts over HTTP and run them, on one machine."""
     choose_log_format(log_format)
     if entrypoint is None and not no_scheduler:
         raise typer.BadParameter("say what to run, or pass --no-scheduler with --queue", param_hint="ENTRYPOINT")
+    if no_scheduler and scheduler_metrics_port is not None:
+        raise typer.BadParameter(
+            "no scheduler runs here; pass --metrics-port to `rollbook scheduler`", param_hint="--scheduler-metrics-port"
+        )
     options.check_times(result_wait_sec=result_wait, lease_timeout_sec=lease_timeout)
     api_key, operator_api_key = options.api_keys(api_key_env, operator_api_key_env)
     api = ApiSettings(
@@ -83,14 +89,18 @@ def serve(
         runner_memory_bytes=None if runner_memory is None else runner_memory * options.MEBIBYTE,
         record_model_calls=not no_model_calls,
         on_shutdown=on_shutdown,
+        metrics_host=scheduler_metrics_host,
+        metrics_port=scheduler_metrics_port,
     )
     return asyncio.run(_serve(api, scheduler))
 
 
 async def _serve(api: ApiSettings, scheduler: SchedulerSettings) -> int:
-    both = stack.Stack(api, scheduler)
-    async with _ending_in_order(both.supervisor, scheduler, stop=both.stop):
-        return await both.run(on_ready=partial(_announce_api, api))
+    with contextlib.closing(stack.Stack(api, scheduler)) as both:
+        # Behind the API's own port, which is no other's then.
+        stack.check_metrics_address(scheduler, ("--scheduler-metrics-port", "--scheduler-metrics-host"))
+        async with _ending_in_order(both.supervisor, scheduler, stop=both.stop):
+            return await both.run(on_ready=partial(_announce_api, api))
 
 
 @contextlib.asynccontextmanager
@@ -166,6 +176,8 @@ def scheduler(
     runner_memory: options.RunnerMemory = None,
     no_model_calls: options.NoModelCalls = False,
     on_shutdown: options.OnShutdown = "release",
+    metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = options.METRICS_HOST,
     log_format: options.LogFormatOption = "text",
 ) -> int:
     """Run rollouts that wait in the ledger, beside `rollbook serve --no-scheduler`."""
@@ -180,9 +192,12 @@ def scheduler(
         runner_memory_bytes=None if runner_memory is None else runner_memory * options.MEBIBYTE,
         record_model_calls=not no_model_calls,
         on_shutdown=on_shutdown,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
     )
     options.check_file(entrypoint)
     stack.prepare(database_url)
+    stack.check_metrics_address(settings, ("--metrics-port", "--metrics-host"))
     return asyncio.run(_schedule(settings))
 
 

@@ -58,8 +58,10 @@ def prepare(database_url: str) -> None:
     database.check_writable()  # told now, once, and not by every child again and again
 
 
-def listen(host: str, port: int, *, limit_sec: float = BIND_LIMIT_SEC) -> socket.socket:
-    """A listening socket; port 0 takes a free one.
+def listen(
+    host: str, port: int, *, limit_sec: float = BIND_LIMIT_SEC, options: tuple[str, str] = ("--port", "--host")
+) -> socket.socket:
+    """A listening socket; port 0 takes a free one. ``options`` are those that named the port and the address.
 
     A port that is taken is tried for ``limit_sec``: the API of a `serve` that was killed a moment ago is about to
     end and give it back.
@@ -76,8 +78,20 @@ def listen(host: str, port: int, *, limit_sec: float = BIND_LIMIT_SEC) -> socket
                 time.sleep(BIND_PAUSE_SEC)
                 continue
             raise CommandError(
-                f"cannot listen on {host} port {port}: {error.strerror}; choose another --port or --host"
+                f"cannot listen on {host} port {port}: {error.strerror}; choose another {' or '.join(options)}"
             ) from error
+
+
+def check_metrics_address(settings: SchedulerSettings, options: tuple[str, str]) -> None:
+    """Make sure that the scheduler can tell its metrics where it should, before it starts.
+
+    It listens itself: while it is away, Prometheus is to be refused and not to wait for it.
+
+    Raises:
+        CommandError: the address cannot be listened on; ``options`` are those that named its port and host.
+    """
+    if settings.metrics_port is not None:
+        listen(settings.metrics_host, settings.metrics_port, options=options).close()
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -20,6 +20,7 @@ from .statements import Dialect
 from .urls import POSTGRES
 
 Landed = Callable[[Committed | BaseException], None]
+Take = Callable[[], list[Command[Any]]]
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -41,8 +42,12 @@ class Committer(Protocol):
     def start(self, landed: Landed) -> None:
         """Begin, on the running loop; ``landed`` is called on it with what became of each batch."""
 
-    def commit(self, commands: list[Command[Any]]) -> None:
-        """Carry a batch out; ``landed`` tells how it went, perhaps before this returns."""
+    def commit(self, take: Take) -> None:
+        """Carry a batch out; ``landed`` tells how it went, perhaps before this returns.
+
+        ``take`` gives the batch, and ends its gathering: it is called on the loop, once, and as late as the database
+        allows. It is not called at all where nothing can be written.
+        """
 
     def guard_leases(self, silence_us: int) -> None:
         """From now on this is an API's writer: its commands prove that an API is alive.

@@ -24,6 +24,8 @@ RESULTS_TOGETHER = 32
 PAGE_BYTES = 4 * 1024 * 1024
 """Pages of events are cut before their payloads exceed this, the first event excepted."""
 
+LARGEST_SEQ = 2**31 - 1
+"""The column's type holds no larger one, and one database refuses to compare it with one."""
 _EVENT_COLUMNS = "e.position, e.number, r.rollout_id, e.seq, e.type, e.version, e.recorded_at, e.payload, e.hash"
 _EVENTS = f"SELECT {_EVENT_COLUMNS} FROM events e JOIN rollouts r ON r.number = e.number"
 
@@ -237,7 +239,7 @@ class Reader:
         ``types`` leaves only those; none means all. Long histories are read in portions so that a page of huge
         payloads never lies in memory as a whole.
         """
-        if not _are_storable(rollout_id, types):
+        if not _are_storable(rollout_id, types) or (rollout_id is not None and after >= LARGEST_SEQ):
             return []
         key, condition, chosen = _events_of(rollout_id, types)
         text = f"{_EVENTS} WHERE {condition} AND {key} > ? ORDER BY {key} LIMIT ?"

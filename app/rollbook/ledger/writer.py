@@ -1,8 +1,8 @@
 """Group commit: callers await their command, and whatever has gathered is committed at once.
 
 No timer: a batch is flushed at the first turn of the loop that brings nothing new to it, and while it is being
-written the next one gathers. How a batch is written is its database's affair (`Committer`). A caller that goes away
-does not take its command back: what was submitted is carried out.
+written the next one gathers. How a batch is written is its database's affair (`Committer`); until it is taken for that
+it still grows. A caller that goes away does not take its command back: what was submitted is carried out.
 
 A batch is bounded in commands and in bytes. Where more waits than it takes, commands without a large payload go first:
 no beat waits for a queue of results.
@@ -43,7 +43,8 @@ class GroupCommitWriter:
         self._waiting: list[_Waiting] = []
         self._waiting_bytes = 0
         self._light_went_first = False
-        self._flight: list[_Waiting] | None = None
+        self._flight: list[_Waiting] = []
+        self._flying = False
         self._scheduled = False
         self._closing = False
         self._idle = asyncio.Event()
@@ -67,7 +68,7 @@ class GroupCommitWriter:
         self._waiting.append((command, future, perf_counter()))
         self._waiting_bytes += command.size_bytes
         self._idle.clear()
-        if self._flight is None and not self._scheduled:
+        if not self._flying and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._gather, 0, 0)
         return await future
@@ -82,12 +83,17 @@ class GroupCommitWriter:
 
     def _flush(self) -> None:
         self._scheduled = False
+        self._flying = True
+        self._committer.commit(self._take_off)
+
+    def _take_off(self) -> list[Command[Any]]:
+        """The batch that is written now, of what waits."""
         if len(self._waiting) <= MAX_BATCH and self._waiting_bytes <= MAX_BATCH_BYTES:
             self._flight, self._waiting, self._waiting_bytes = self._waiting, [], 0
             self._light_went_first = False
         else:
             self._flight = self._take_some()
-        self._committer.commit([command for command, *_ in self._flight])
+        return [command for command, *_ in self._flight]
 
     def _take_some(self) -> list[_Waiting]:
         """A batch of what waits, where that is too much for one.
@@ -121,7 +127,9 @@ class GroupCommitWriter:
         return taken
 
     def _landed(self, result: Committed | BaseException) -> None:
-        flight, self._flight = self._flight or [], None
+        if not self._flight:
+            self._take_off()  # nothing can be written: these are told so
+        flight, self._flight, self._flying = self._flight, [], False
         if self._waiting:
             # In the next turn of the loop: the callers of this batch are answered first.
             self._scheduled = True

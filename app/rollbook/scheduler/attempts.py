@@ -50,6 +50,11 @@ class Attempts:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    @property
+    def running(self) -> int:
+        """How many are not over yet."""
+        return len(self._unreported)
+
     def own(self, state: RolloutState, *, now_us: int) -> Attempt:
         """Take in a claimed rollout; its time in the queue ends now (microseconds)."""
         self._last_key += 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import time
 from uuid import uuid4
 
 from rollbook.ledger.commands import Beat, Leave, Register
@@ -25,14 +25,14 @@ class SchedulerMember:
         self.member_id = uuid4().hex
         self._ledger = ledger
         self._settings = settings
-        self._beaten_at = 0.0
+        self._beaten_at = time.monotonic()
         # Half of what makes others dead: in a shorter break theirs cannot have become so old.
         self._contact = Contact(ledger.clock, longest_gap_sec=settings.dead_after_sec / 2)
 
     @property
     def silent_sec(self) -> float:
         """How long the last accepted beat is ago, counted from when it was sent: the ledger may not wait longer."""
-        return asyncio.get_running_loop().time() - self._beaten_at
+        return time.monotonic() - self._beaten_at
 
     def may_declare_dead(self) -> bool:
         """Whether others had the time to beat since this process was last cut off from the ledger, as they may be."""
@@ -46,7 +46,7 @@ class SchedulerMember:
             LedgerUnavailable: the ledger cannot be read or written.
         """
         joined(self.member_id)
-        began = asyncio.get_running_loop().time()
+        began = time.monotonic()
         await self._ledger.submit(
             Register(
                 member_id=self.member_id,
@@ -76,7 +76,7 @@ class SchedulerMember:
             SchedulerGone: it was declared dead.
             LedgerUnavailable: the ledger cannot be written.
         """
-        began = asyncio.get_running_loop().time()
+        began = time.monotonic()
         beat = Beat(self.member_id, accepting=accepting, capacity=capacity, free=free, trouble=trouble)
         try:
             await self._ledger.submit(beat)

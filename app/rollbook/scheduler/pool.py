@@ -69,6 +69,11 @@ class ChildPool:
         return sum(child.free for child in self._children)
 
     @property
+    def ready(self) -> int:
+        """Runners that have loaded the entrypoint and live, those included that take no more work."""
+        return sum(child.is_ready for child in self._children)
+
+    @property
     def trouble(self) -> str | None:
         """What is wrong with the runners; None when nothing is."""
         return self._trouble or self._watch.trouble

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import AsyncIterator
 
 import msgspec
 import uvloop
@@ -28,7 +29,13 @@ from .scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
-START_ERRORS = (DatabaseUrlError, SchemaError, SecretKeyError, LedgerError)
+
+
+class CannotListen(Exception):
+    """Metrics cannot be served where they should be; the message says what to do."""
+
+
+START_ERRORS = (DatabaseUrlError, SchemaError, SecretKeyError, LedgerError, CannotListen)
 
 
 def run_scheduler(
@@ -73,11 +80,12 @@ async def _serve(settings: SchedulerSettings, hint_socket: socket.socket | None,
             )
         )
         scheduler = Scheduler(ledger, settings, pool, on_broken=end)
-        try:
-            await scheduler.start()
-            reason = await ended
-        finally:
-            await scheduler.stop()
+        async with _telling_metrics(settings, ledger, scheduler, pool):
+            try:
+                await scheduler.start()
+                reason = await ended
+            finally:
+                await scheduler.stop()
     except QueueTaken as error:
         reason = str(error)
     finally:
@@ -86,6 +94,38 @@ async def _serve(settings: SchedulerSettings, hint_socket: socket.socket | None,
         say(reason)
         return EX_CONFIG
     return 0
+
+
+@contextlib.asynccontextmanager
+async def _telling_metrics(
+    settings: SchedulerSettings, ledger: Ledger, scheduler: Scheduler, pool: ChildPool
+) -> AsyncIterator[None]:
+    """Serve the metrics while the block lasts, where they are wanted.
+
+    Raises:
+        CannotListen: the address is taken, or none.
+    """
+    host, port = settings.metrics_host, settings.metrics_port
+    if port is None:
+        yield
+        return
+    # Loaded only where it is wanted: Prometheus' library brings TLS and an HTTP server along.
+    from rollbook.metrics.looplag import LoopLag
+
+    from .metrics import MetricsServer, SchedulerMetrics
+
+    lag = LoopLag()
+    try:
+        server = MetricsServer(SchedulerMetrics(ledger, scheduler, pool, lag_sec=lag.lag_sec), host=host, port=port)
+    except OSError as error:
+        raise CannotListen(
+            f"cannot serve metrics on {host} port {port}: {error.strerror}; free it, or choose another"
+        ) from error
+    try:
+        async with lag.measured():
+            yield
+    finally:
+        await asyncio.to_thread(server.close)
 
 
 def main() -> int:

@@ -62,6 +62,9 @@ class Scheduler:
         self._claiming = True
         self._claim_under_way = False
         self._claims_made = 0
+        self._claimed = 0
+        self._left_waiting = False
+        """Whether something may wait that was not claimed. Else a slot that becomes free is no reason to look."""
         self._releasing = False
         self._told_capacity = 0
         self._member = SchedulerMember(ledger, settings)
@@ -81,6 +84,23 @@ class Scheduler:
     def member_id(self) -> str:
         """By which the ledger knows it; another one after it was declared dead."""
         return self._member.member_id
+
+    # Metrics are read by a thread of their own: nothing here may need the event loop.
+
+    @property
+    def running(self) -> int:
+        """Attempts that are not over yet."""
+        return self._attempts.running
+
+    @property
+    def claimed(self) -> int:
+        """Attempts that it began so far."""
+        return self._claimed
+
+    @property
+    def contact_age_sec(self) -> float:
+        """How long ago the last accepted beat was sent, or this was made."""
+        return self._member.silent_sec
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -106,9 +126,13 @@ class Scheduler:
         while self._claiming:
             free = self._pool.free
             limit = min(free, CLAIM_LIMIT)
+            self._left_waiting = limit <= 0
+            if limit <= 0:
+                self._shares.settled()
+                return
             counts = await self._ledger.reader.counts()
             waiting = sum(counts[queue].queued for queue in self._settings.queues if queue in counts)
-            if limit <= 0 or waiting <= 0:
+            if waiting <= 0:
                 self._shares.settled()
                 return
             self._claim_under_way = True
@@ -122,6 +146,7 @@ class Scheduler:
                         free=free if self._shares.fair else None,
                     )
                 )
+                self._claimed += len(claimed)
                 await self._dispatch(claimed)
             except SchedulerGone:
                 self._beats.wake()
@@ -130,8 +155,11 @@ class Scheduler:
                 self._claim_under_way = False
             if len(claimed) >= min(limit, waiting):
                 self._shares.settled()
+                if len(claimed) < limit:
+                    return  # all that waited; the feed tells of what came meanwhile
             elif claimed or waiting <= limit:
                 # Others have slots for it, or had it meanwhile.
+                self._left_waiting = True
                 self._shares.short()
                 return
 
@@ -194,7 +222,8 @@ class Scheduler:
 
     def slots_changed(self) -> None:
         """Slots became free or went away."""
-        self._claims.wake()
+        if self._left_waiting:
+            self._claims.wake()
         if self._pool.capacity != self._told_capacity:
             self._beats.wake()  # health shows the capacity of the last beat
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -13,11 +14,12 @@ from rollbook.logs import log_to_stderr, say
 from rollbook.settings import API_SETTINGS_VARIABLE, HINT_VARIABLE, LISTEN_VARIABLE, ApiSettings
 from rollbook.supervisor import LIFELINE_VARIABLE
 
-from .process import LOG_TEXT, run_api
-
 
 def main() -> int:
     """Serve what the environment says; the exit code."""
+    gc.disable()  # until all is imported, which would set it off again and again, and leaves it nothing to do
+    from .process import LOG_TEXT, run_api
+
     log_to_stderr(logging.WARNING, process="api", text=LOG_TEXT)
     text = os.environ.pop(API_SETTINGS_VARIABLE, "")  # it may hold the API's key: no child shall inherit it
     if not text:

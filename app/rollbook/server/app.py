@@ -9,6 +9,8 @@ from typing import Any
 
 from litestar import Litestar, Request
 from litestar.exceptions import HTTPException, ValidationException
+from litestar.plugins import PluginProtocol
+from litestar.plugins.core import MsgspecDIPlugin
 from litestar.response import Response
 
 from .answers import error_answer
@@ -21,7 +23,20 @@ from .service import ApiService
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
 
-def build_app(service: ApiService, *, lifespan: Lifespan | None = None, kind: type[Litestar] = Litestar) -> Litestar:
+class ApiApplication(Litestar):
+    """Litestar for routes of which none takes or gives the objects of another library than msgspec.
+
+    Litestar itself loads pydantic and attrs wherever they are installed: an eighth of an API's start.
+    """
+
+    @staticmethod
+    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
+        return [*plugins, MsgspecDIPlugin()]
+
+
+def build_app(
+    service: ApiService, *, lifespan: Lifespan | None = None, kind: type[Litestar] = ApiApplication
+) -> Litestar:
     """The application of one service, ready for any ASGI server.
 
     ``lifespan`` is entered when the server starts and left when it ends; a service made without a ledger gets it there.

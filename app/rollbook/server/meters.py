@@ -12,11 +12,11 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
-from time import perf_counter
 
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.meters import SECONDS, Distribution
 from rollbook.ledger.refusals import LedgerUnavailable
+from rollbook.metrics.looplag import LoopLag
 from rollbook_client.events import (
     AttemptEnded,
     AttemptStarted,
@@ -29,8 +29,6 @@ from rollbook_projections import RolloutState
 
 log = logging.getLogger(__name__)
 
-LAG_SEC = 0.25
-"""How often the loop is asked how late it is."""
 FOLLOW_SEC = 5.0
 """How often events are counted between two questions, so that no answer has many to count."""
 LOOK_BACK_EVENTS = 20_000
@@ -69,8 +67,7 @@ class ProcessMeters:
     def __init__(self) -> None:
         self.wake_sec = Distribution(SECONDS)
         """From the time of a change of status in the ledger to the moment at which this process wakes who waits."""
-        self.loop_lag_sec = Distribution(SECONDS)
-        """How much later than asked the loop came round."""
+        self.loop_lag = LoopLag()
         self.open_streams = 0
         self.happened: Counter[Happening] = Counter()
         self._ledger: Ledger | None = None
@@ -124,23 +121,13 @@ class ProcessMeters:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Measure the loop, and follow the ledger once somebody asks, while the block lasts."""
-        loop = asyncio.get_running_loop()
-        tasks = [
-            loop.create_task(self._feel_the_loop(), name="meters-loop"),
-            loop.create_task(self._follow(), name="meters-follow"),
-        ]
-        try:
-            yield
-        finally:
-            for task in tasks:
+        async with self.loop_lag.measured():
+            task = asyncio.get_running_loop().create_task(self._follow(), name="meters-follow")
+            try:
+                yield
+            finally:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _feel_the_loop(self) -> None:
-        while True:
-            asked_at = perf_counter()
-            await asyncio.sleep(LAG_SEC)
-            self.loop_lag_sec.add(max(perf_counter() - asked_at - LAG_SEC, 0.0))
+                await asyncio.gather(task, return_exceptions=True)
 
     async def _follow(self) -> None:
         await self._asked.wait()

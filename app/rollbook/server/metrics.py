@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import isinf
+from collections.abc import Sequence
 from typing import get_args
 
-from prometheus_client import ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from rollbook.ledger.ledger import Ledger
-from rollbook.ledger.meters import Distribution
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.vitals import MemberVitals, QueueVitals, alive, read_head, read_members, read_queues
+from rollbook.metrics.families import (
+    Gathered,
+    counter,
+    gauge,
+    histogram,
+    loop_lag_metric,
+    process_metrics,
+    writer_metrics,
+)
 from rollbook_client.events import (
     AttemptEnded,
     AttemptOutcome,
@@ -27,21 +33,9 @@ from rollbook_client.events import (
 from .meters import ProcessMeters
 
 MEDIA_TYPE = "text/plain; version=0.0.4"
+PREFIX = "rollbook_api"
 _QUEUE, _OUTCOME, _CATEGORY = 1, 2, 3
 _FINAL = ("success", "failure", "cancelled")
-
-# The process's own CPU, memory and files, as every Prometheus client tells them.
-_process = ProcessCollector(registry=CollectorRegistry())
-
-
-class _Families(Collector):
-    """Metrics that were gathered already."""
-
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
 
 
 async def metrics_text(ledger: Ledger | None, meters: ProcessMeters, *, queue: str) -> bytes:
@@ -55,10 +49,10 @@ async def metrics_text(ledger: Ledger | None, meters: ProcessMeters, *, queue: s
             families += await _of_the_ledger(ledger, meters, queue)
     except LedgerUnavailable:
         families.clear()
-    reachable = GaugeMetricFamily("rollbook_ledger_reachable", "Whether the ledger could be read for this answer.")
-    reachable.add_metric((), float(bool(families)))
+    text = "Whether the ledger could be read for this answer."
+    reachable = gauge("rollbook_ledger_reachable", text, float(bool(families)))
     own = [] if ledger is None else _of_this_process(ledger, meters)
-    return generate_latest(_Families([reachable, *families, *own, *_process.collect()]))
+    return generate_latest(Gathered([reachable, *families, *own, *process_metrics()]))
 
 
 async def _of_the_ledger(ledger: Ledger, meters: ProcessMeters, own_queue: str) -> list[Metric]:
@@ -70,10 +64,7 @@ async def _of_the_ledger(ledger: Ledger, meters: ProcessMeters, own_queue: str) 
     queues = await read_queues(ledger.reader)
     if own_queue not in {queue.queue for queue in queues}:
         queues.append(QueueVitals(own_queue, 0, 0, None))  # nothing was admitted to it yet
-    lag = GaugeMetricFamily("rollbook_api_feed_lag_positions", "Positions that waiters of this process were not told.")
-    lag.add_metric((), max(head.position - ledger.feed.position, 0))
-    events = CounterMetricFamily("rollbook_ledger_events", "Events in the ledger, ever.")
-    events.add_metric((), head.events)
+    lag = max(head.position - ledger.feed.position, 0)
     closed = GaugeMetricFamily(
         "rollbook_admission_closed",
         "1 for a queue whose admission is closed; queue '' stands for all.",
@@ -86,8 +77,8 @@ async def _of_the_ledger(ledger: Ledger, meters: ProcessMeters, own_queue: str) 
         *_members(members, now),
         *_happenings(meters, [queue.queue for queue in queues]),
         closed,
-        events,
-        lag,
+        counter("rollbook_ledger_events", "Events in the ledger, ever.", head.events),
+        gauge(f"{PREFIX}_feed_lag_positions", "Positions that waiters of this process were not told.", lag),
     ]
 
 
@@ -110,14 +101,6 @@ def _queues(queues: Sequence[QueueVitals], now_us: int) -> list[Metric]:
 
 def _members(members: Sequence[MemberVitals], now_us: int) -> list[Metric]:
     schedulers, apis = alive(members, "scheduler", now_us), alive(members, "api", now_us)
-    counts: list[Metric] = []
-    for name, text, value in (
-        ("rollbook_schedulers", "Live schedulers.", len(schedulers)),
-        ("rollbook_apis", "Live API processes.", len(apis)),
-    ):
-        family = GaugeMetricFamily(name, text)
-        family.add_metric((), value)
-        counts.append(family)
     names = ["scheduler", "host"]
     capacity = GaugeMetricFamily("rollbook_scheduler_slots", "Slots of a live scheduler.", labels=names)
     free = GaugeMetricFamily("rollbook_scheduler_free_slots", "Slots it could fill, as last told.", labels=names)
@@ -130,7 +113,14 @@ def _members(members: Sequence[MemberVitals], now_us: int) -> list[Metric]:
             free.add_metric(labels, member.free)
         accepting.add_metric(labels, float(member.accepting))
         age.add_metric(labels, member.beat_age_sec(now_us))
-    return [*counts, capacity, free, accepting, age]
+    return [
+        gauge("rollbook_schedulers", "Live schedulers.", len(schedulers)),
+        gauge("rollbook_apis", "Live API processes.", len(apis)),
+        capacity,
+        free,
+        accepting,
+        age,
+    ]
 
 
 def _happenings(meters: ProcessMeters, queues: Sequence[str]) -> list[Metric]:
@@ -174,32 +164,14 @@ def _add_all(
 
 
 def _of_this_process(ledger: Ledger, meters: ProcessMeters) -> list[Metric]:
-    writer = ledger.meters
-    histograms: list[Metric] = [
-        _histogram("rollbook_api_append_seconds", "From a command's submission to its commit.", writer.append_sec),
-        _histogram("rollbook_api_batch_commands", "Commands in each committed batch.", writer.batch_commands),
-        _histogram(
-            "rollbook_api_wake_seconds",
+    return [
+        *writer_metrics(PREFIX, ledger),
+        histogram(
+            f"{PREFIX}_wake_seconds",
             "From a change of status, by the ledger's clock, to the waking of who waits for it here.",
             meters.wake_sec,
         ),
-        _histogram("rollbook_api_loop_lag_seconds", "How late the event loop came round.", meters.loop_lag_sec),
+        loop_lag_metric(PREFIX, meters.loop_lag.lag_sec),
+        gauge(f"{PREFIX}_parked_polls", "Polls that wait for a change.", ledger.feed.watched),
+        gauge(f"{PREFIX}_open_streams", "Event streams that are open.", meters.open_streams),
     ]
-    parked = GaugeMetricFamily("rollbook_api_parked_polls", "Polls that wait for a change.")
-    parked.add_metric((), ledger.feed.watched)
-    streams = GaugeMetricFamily("rollbook_api_open_streams", "Event streams that are open.")
-    streams.add_metric((), meters.open_streams)
-    failed = CounterMetricFamily("rollbook_api_failed_batches", "Batches of commands that could not be written.")
-    failed.add_metric((), writer.failed_batches)
-    retries = CounterMetricFamily(
-        "rollbook_api_ledger_retries", "Transactions and reads tried again because their connection failed."
-    )
-    retries.add_metric((), ledger.retries)
-    return [*histograms, parked, streams, failed, retries]
-
-
-def _histogram(name: str, text: str, found: Distribution) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(name, text)
-    buckets = [("+Inf" if isinf(bound) else repr(bound), count) for bound, count in found.cumulated()]
-    family.add_metric((), buckets, found.total)
-    return family

@@ -5,11 +5,11 @@ The schemas are made from the very structs that the routes decode and encode.
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import msgspec
 
+from rollbook.version import rollbook_version
 from rollbook_client.messages import (
     IDEMPOTENCY_KEY_HEADER,
     POLLING_LEASE_HEADER,
@@ -178,7 +178,7 @@ def openapi_document() -> Json:
         paths.setdefault(route.path, {})[route.method] = _operation(route)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Rollbook", "version": _version()},
+        "info": {"title": "Rollbook", "version": rollbook_version()},
         "paths": paths,
         "components": {
             "schemas": components,
@@ -219,10 +219,3 @@ def _operation(route: Route) -> Json:
 def _content(kind: type[msgspec.Struct] | None) -> Json:
     schema: Json = {"type": "object"} if kind is None else {"$ref": f"#/components/schemas/{kind.__name__}"}
     return {"application/json": {"schema": schema}}
-
-
-def _version() -> str:
-    try:
-        return version("rollbook")
-    except PackageNotFoundError:
-        return "0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -25,7 +26,6 @@ LAST_EVENT_ID = "last-event-id"
 
 def operator_routes(service: ApiService) -> list[HTTPRouteHandler]:
     """The handlers to register with the application."""
-    document = json_bytes(openapi_document())
 
     @get("/health")
     async def health() -> ASGIResponse:
@@ -58,9 +58,15 @@ def operator_routes(service: ApiService) -> list[HTTPRouteHandler]:
 
     @get(["/schema", "/schema/openapi.json"])
     async def schema() -> ASGIResponse:
-        return ASGIResponse(body=document, media_type="application/json")
+        return ASGIResponse(body=_document(), media_type="application/json")
 
     return [health, metrics, rollouts, events, schema]
+
+
+@cache
+def _document() -> bytes:
+    # Made for the first who asks, and for every application of this process: most never tell it.
+    return json_bytes(openapi_document())
 
 
 def _json(value: object) -> ASGIResponse:

@@ -87,6 +87,7 @@ def test_up_down_up_with_data(database_url: str) -> None:
     assert objects(database_url) == {}
     with pytest.raises(SchemaError, match="rollbook db upgrade"):
         check(url)
+    upgrade(url)
     with writing(database_url) as writer:
         assert writer.do(admit("r-0")).number == 1
     assert audit(database_url) == []

@@ -295,14 +295,34 @@ async def test_read_that_finds_its_connection_broken_is_tried_again_however_late
     assert broken
 
 
+WAITING_WRITERS = """
+    SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+    WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database()
+"""
+
+
+async def test_what_is_submitted_while_others_write_goes_into_the_batch_that_waits(
+    database_url: str, ledger: Ledger
+) -> None:
+    await ledger.submit(admit("r-0"))
+    batches = ledger.meters.batch_commands.count
+    holder = await asyncpg.connect(database_url)
+    try:
+        await holder.execute(f"BEGIN; SELECT pg_advisory_xact_lock({store.WRITE_LOCK})")
+        submits = [asyncio.create_task(ledger.submit(admit("r-1")))]
+        await until(lambda: execute(database_url, WAITING_WRITERS) == [(1,)], what="a writer that waits for the lock")
+        submits += [asyncio.create_task(ledger.submit(admit(f"r-{number}"))) for number in range(2, 6)]
+        await asyncio.sleep(0)  # a turn of the loop, in which they submit
+    finally:
+        await holder.close()
+    await asyncio.gather(*submits)
+    assert ledger.meters.batch_commands.count == batches + 1
+
+
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 async def test_isolation_that_the_database_prefers_makes_no_writer_fail(database_url: str, isolation: str) -> None:
     name = make_url(database_url).database
     execute(database_url, f"ALTER DATABASE {name} SET default_transaction_isolation = '{isolation}'")
-    waiting = """
-        SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-        WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database()
-    """
     ledgers = [await Ledger.open(database_url) for _ in range(2)]
     try:
         await ledgers[0].submit(admit("r-1"))
@@ -310,7 +330,7 @@ async def test_isolation_that_the_database_prefers_makes_no_writer_fail(database
         holder = await asyncpg.connect(database_url)
         await holder.execute(f"BEGIN; SELECT pg_advisory_xact_lock({store.WRITE_LOCK})")
         polls = [asyncio.create_task(each.submit(poll("r-1"))) for each in ledgers]
-        await until(lambda: execute(database_url, waiting) == [(2,)], what="two writers that wait for the lock")
+        await until(lambda: execute(database_url, WAITING_WRITERS) == [(2,)], what="two that wait for the lock")
         await holder.close()
         assert sorted([(await each).seq for each in polls]) == [3, 4]
         assert [each.retries for each in ledgers] == [0, 0]

@@ -7,6 +7,8 @@ import pytest
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import QueueTaken
+from rollbook.ledger.transaction import QueueCount
+from rollbook.scheduler import scheduler as scheduler_module
 from rollbook.scheduler.runners import Lost
 from rollbook.scheduler.scheduler import Scheduler
 from rollbook.scheduler.wire import Finished
@@ -43,6 +45,32 @@ async def test_no_more_is_claimed_than_there_are_slots(ledger: Ledger, pool: Pla
     key = next(iter(pool.running))
     pool.end(key, Finished(key, "success"))
     await pool.until(lambda: any(a.rollout_id == "r-2" for a in pool.running.values()))
+
+
+async def test_slots_that_become_free_while_nothing_waits_are_no_reason_to_look(
+    ledger: Ledger, pool: PlayedPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "BACKSTOP_SEC", 60.0)
+    look, looks = ledger.reader.counts, 0
+
+    async def noted() -> dict[str, QueueCount]:
+        nonlocal looks
+        looks += 1
+        return await look()
+
+    monkeypatch.setattr(ledger.reader, "counts", noted)
+    scheduler = Scheduler(ledger, settings(ledger), pool, on_broken=pytest.fail)
+    await scheduler.start()
+    try:
+        for number in range(3):
+            await admit(ledger, f"r-{number}")
+            await pool.until(lambda: bool(pool.running))
+            key = only(pool)
+            pool.end(key, Finished(key, "success"))
+            await settled(ledger, f"r-{number}", lambda s: not s.active)
+        assert looks <= 1 + 3, "one when it starts, and one for each admission"
+    finally:
+        await scheduler.stop()
 
 
 async def test_cancellation_reaches_the_runner_and_ends_the_rollout(

@@ -160,6 +160,7 @@ def test_any_cancel_is_answered_below_500(process: ApiProcess, selector: Any) ->
     assert check(response) in (200, 413, 422)
 
 
+@example(after=2**31, limit=1, path=b"/rollout/r-1/events", name="after")
 @given(
     after=st.integers() | st.text(max_size=20),
     limit=st.integers() | st.text(max_size=20),

@@ -134,7 +134,7 @@ def pair(database_url: str) -> Iterator[tuple[ApiProcess, ApiProcess]]:
 
 
 async def test_two_processes_answer_one_admission_alike(pair: tuple[ApiProcess, ApiProcess], database_url: str) -> None:
-    async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_SEC) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_SEC, verify=False) as http:
 
         async def ask(api: ApiProcess, name: str) -> httpx.Response:
             headers = {IDEMPOTENCY_KEY_HEADER: f"key-{name}"}
@@ -181,7 +181,7 @@ async def test_depth_of_a_queue_counts_over_all_processes(database_url: str) -> 
         running(database_url, max_queue_depth=limit) as first,
         running(database_url, max_queue_depth=limit) as second,
     ):
-        async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_SEC) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_SEC, verify=False) as http:
             posts = (
                 http.post(f"{(first, second)[i % 2].url}/rollout", json=admission_body(f"r-{i}")) for i in range(60)
             )

@@ -10,42 +10,23 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from rollbook.ledger import commands as cmd
 from rollbook.ledger import vitals
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.urls import SQLITE, parse_url
+from rollbook.metrics import looplag
 from rollbook.server import meters, streams
 from rollbook.server.app import build_app
 from rollbook.server.service import ApiService
 from rollbook.settings import ApiSettings
-from tests.architecture.sources import ROOT
 from tests.contract.server.support import LIMIT_SEC, QUEUE, SCHEDULER, Api, serving
 from tests.support.outages import unwritable
+from tests.support.scrapes import Scrape, documented_metrics
 from tests.support.sql import shell
 
-Labels = dict[str, str]
 SECOND_US = 1_000_000
-
-
-class Scrape:
-    """One answer, as Prometheus understands it."""
-
-    def __init__(self, text: str) -> None:
-        self._samples = [
-            (sample.name, sample.labels, sample.value)
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        ]
-
-    def all(self, name: str) -> list[tuple[Labels, float]]:
-        return [(labels, value) for found, labels, value in self._samples if found == name]
-
-    def one(self, name: str, **labels: str) -> float:
-        (value,) = [value for found, value in self.all(name) if labels.items() <= found.items()]
-        return value
 
 
 async def scrape(api: Api) -> Scrape:
@@ -266,7 +247,7 @@ async def test_parked_polls_and_open_streams_are_told(waiting_api: Api) -> None:
 
 
 async def test_a_loop_that_is_late_is_measured(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meters, "LAG_SEC", 0.0)
+    monkeypatch.setattr(looplag, "LAG_SEC", 0.0)
 
     async def felt() -> bool:
         return (await scrape(api)).one("rollbook_api_loop_lag_seconds_count") > 0
@@ -297,11 +278,8 @@ async def test_a_ledger_that_cannot_be_read_leaves_the_process_own_metrics(
 
 
 async def test_documented_metrics_are_those_that_are_told(api: Api) -> None:
-    page = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
-    documented = set(re.findall(r"`(rollbook_\w+)`", page))
-    response = await api.http.get("/metrics")
-    told = set(re.findall(r"^# TYPE (rollbook_\w+)", response.text, re.MULTILINE))
-    assert documented == told
+    documented, _ = documented_metrics()
+    assert documented == (await scrape(api)).ours
 
 
 async def test_before_the_ledger_is_open_metrics_say_so() -> None:

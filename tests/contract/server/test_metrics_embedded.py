@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rollbook import AgentWorkflow, AgentWorkflowConfig, AgentWorkflowContext, LocalBackend, create_rollout_server
-from rollbook.server import meters
+from rollbook.metrics import looplag
 from rollbook_client import RolloutClient
 from tests.contract.server.support import LIMIT_SEC, admission_body
 
@@ -31,7 +31,7 @@ async def told(http: httpx.AsyncClient) -> dict[tuple[str, str], float]:
 
 
 async def test_embedded_server_tells_metrics(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meters, "LAG_SEC", 0.01)
+    monkeypatch.setattr(looplag, "LAG_SEC", 0.01)
     app = create_rollout_server(
         backend=LocalBackend(workflow=Echo), database_url=database_url, configure_logging=False, queue="q"
     )
@@ -45,7 +45,7 @@ async def test_embedded_server_tells_metrics(database_url: str, monkeypatch: pyt
         result = await client.run_rollout(**body)
         found = await told(http)
         while not found["rollbook_api_loop_lag_seconds_count", ""]:  # its loop measures it in the background
-            await asyncio.sleep(meters.LAG_SEC)
+            await asyncio.sleep(looplag.LAG_SEC)
             found = await told(http)
     assert result.status == "success"
     assert found["rollbook_rollouts_finished_total", "success"] == 1

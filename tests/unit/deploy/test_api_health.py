@@ -83,10 +83,29 @@ def test_checked_path_is_served_and_opens_to_the_operators_key() -> None:
 
 
 def test_prometheus_scrapes_the_apis_with_the_operators_key() -> None:
-    (job,) = parsed("prometheus.yaml")["scrape_configs"]
+    job = scrape_of("api")
     assert job["metrics_path"].removeprefix("/") in OPERATOR_ENDINGS
     assert job["authorization"]["type"] == "Bearer"
     assert "credentials" not in job["authorization"]
     (discovery,) = job["dns_sd_configs"]
-    assert set(discovery["names"]) <= set(services())
     assert f"--port={discovery['port']}" in ours()["api"]["command"]
+
+
+def test_prometheus_scrapes_the_schedulers_where_they_tell_their_metrics() -> None:
+    job = scrape_of("scheduler")
+    assert job["metrics_path"] == "/metrics"
+    assert "authorization" not in job
+    (discovery,) = job["dns_sd_configs"]
+    assert f"--metrics-port={discovery['port']}" in ours()["scheduler"]["command"]
+    assert "--metrics-host=0.0.0.0" in ours()["scheduler"]["command"]
+    assert "ports" not in ours()["scheduler"]
+
+
+def scrape_of(service: str) -> dict[str, Any]:
+    """The one job that scrapes a service; every job scrapes services that there are."""
+    jobs: list[dict[str, Any]] = parsed("prometheus.yaml")["scrape_configs"]
+    assert len({job["job_name"] for job in jobs}) == len(jobs)
+    named = {job["job_name"]: [name for found in job["dns_sd_configs"] for name in found["names"]] for job in jobs}
+    assert {name for names in named.values() for name in names} <= set(services())
+    (job,) = [job for job in jobs if named[job["job_name"]] == [service]]
+    return job

@@ -10,7 +10,8 @@ import pytest
 from rollbook.ledger import commands as cmd
 from rollbook.ledger import writer as writer_module
 from rollbook.ledger.batch import Committed
-from rollbook.ledger.database import Landed
+from rollbook.ledger.database import Landed, Take
+from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.writer import LIGHT_BYTES, MAX_BATCH, MAX_BATCH_BYTES, GroupCommitWriter
 from tests.support.ledger import admit, finish, poll
 
@@ -29,7 +30,8 @@ class Batches:
     def start(self, landed: Landed) -> None:
         self._landed = landed
 
-    def commit(self, commands: list[cmd.Command[Any]]) -> None:
+    def commit(self, take: Take) -> None:
+        commands = take()
         self.sizes.append([command.size_bytes for command in commands])
         self.names.append([getattr(command, "rollout_id", "beat") for command in commands])
         assert self._landed is not None
@@ -53,6 +55,27 @@ async def batches_of(*commands: cmd.Command[Any]) -> Batches:
     await asyncio.gather(*(writer.submit(command) for command in commands))
     await writer.close()
     return batches
+
+
+class LateBatches(Batches):
+    """A committer that takes its batches when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes: list[Take] = []
+
+    def commit(self, take: Take) -> None:
+        self.takes.append(take)
+
+    def go_on(self) -> None:
+        """Take the batch whose turn it is, and carry it out."""
+        super().commit(self.takes.pop())
+
+    def fail(self) -> None:
+        """Give the batch up before it is taken."""
+        self.takes.pop()
+        assert self._landed is not None
+        self._landed(LedgerUnavailable("the ledger cannot be written now"))
 
 
 def result(rollout_id: str, size: int) -> cmd.FinishAttempt:
@@ -107,6 +130,50 @@ async def test_what_comes_while_a_batch_is_written_is_bounded_too() -> None:
     await asyncio.gather(*(writer.submit(result(f"r-{number}", THIRD)) for number in range(2, 6)), writer.submit(BEAT))
     await writer.close()
     assert batches.names == [["r-0"], ["r-1"], ["beat"], ["r-2", "r-3", "r-4"], ["r-5"]]
+
+
+async def turns_of_the_loop() -> None:
+    """More than a batch gathers for."""
+    for _ in range(2 * writer_module.GATHER_TURNS):
+        await asyncio.sleep(0)
+
+
+async def test_batch_grows_until_it_is_taken() -> None:
+    batches = LateBatches()
+    writer = GroupCommitWriter(batches, lambda _batch: None)
+    writer.start()
+    submits = [asyncio.create_task(writer.submit(poll("r-0")))]
+    await turns_of_the_loop()
+    submits.append(asyncio.create_task(writer.submit(poll("r-1"))))
+    await turns_of_the_loop()
+    assert len(batches.takes) == 1
+    batches.go_on()
+    submits.append(asyncio.create_task(writer.submit(poll("r-2"))))
+    await asyncio.gather(*submits[:2])
+    await turns_of_the_loop()
+    batches.go_on()
+    await asyncio.gather(*submits)
+    await writer.close()
+    assert batches.names == [["r-0", "r-1"], ["r-2"]]
+
+
+async def test_all_that_wait_are_told_when_their_batch_is_never_taken() -> None:
+    batches = LateBatches()
+    writer = GroupCommitWriter(batches, lambda _batch: None)
+    writer.start()
+    submits = [asyncio.create_task(writer.submit(poll(f"r-{number}"))) for number in range(2)]
+    await turns_of_the_loop()
+    submits.append(asyncio.create_task(writer.submit(poll("r-2"))))
+    await turns_of_the_loop()
+    batches.fail()
+    told = await asyncio.gather(*submits, return_exceptions=True)
+    assert [type(error) for error in told] == [LedgerUnavailable] * 3
+    after = asyncio.create_task(writer.submit(poll("r-3")))
+    await turns_of_the_loop()
+    batches.go_on()
+    await after
+    await writer.close()
+    assert batches.names == [["r-3"]]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 One connection, held. The advisory lock is taken before anything is read, in a statement of its own: what is read
 after it is what the last holder committed, so writers of all processes follow one another and none ever conflicts.
-Positions are given under the lock, so commit order is their order.
+Positions are given under the lock, so commit order is their order. The batch is taken under it too: it has all that
+was submitted while others held the lock.
 
 Everything that the transaction needs of its session is set within it, so that a pooler may hand every transaction to
 another session.
@@ -22,6 +23,7 @@ import sqlalchemy as sa
 from rollbook.ledger.batch import Batch, Committed, named_ids, named_keys, tries
 from rollbook.ledger.clock import SharedClock, monotonic_us
 from rollbook.ledger.commands import Command
+from rollbook.ledger.database import Landed, Take
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.statements import SELECT_API_SEEN, STATE_COLUMNS, Steps
 from rollbook.ledger.transaction import Head, QueueCount, Transaction
@@ -146,26 +148,41 @@ class PostgresStore:
     def _now(self) -> int:
         return self._clock() if self._told_time is None else self._told_time()
 
-    async def run(self, commands: list[Command[Any]]) -> Committed:
+    async def run(self, take: Take) -> Committed:
         """One transaction for all commands; a refusal stands in the answers for its own command alone.
+
+        ``take`` gives them, and is called once, when the lock is held; not at all where it cannot be had.
 
         Raises:
             LedgerUnavailable: nothing was written, as far as is known; try again later.
         """
-        steps = tries(commands)
-        result: Committed | Exception | None = None
+        taken: list[Command[Any]] = []
+
+        def take_once() -> list[Command[Any]]:
+            if not taken:
+                taken.extend(take())
+            return taken
+
+        result = await self._outcome(take_once)
+        if not taken and isinstance(result, Exception):
+            raise result
+        steps = tries(taken)
+        next(steps)
         while True:
             try:
-                attempt = next(steps) if result is None else steps.send(result)
+                attempt = steps.send(result)
             except StopIteration as done:
                 committed: Committed = done.value
                 return committed
-            try:
-                result = await self._persist(attempt)
-            except Exception as error:
-                result = error
+            result = await self._outcome(attempt.copy)
 
-    async def _persist(self, commands: list[Command[Any]]) -> Committed:
+    async def _outcome(self, take: Take) -> Committed | Exception:
+        try:
+            return await self._persist(take)
+        except Exception as error:
+            return error
+
+    async def _persist(self, take: Take) -> Committed:
         """One transaction, tried again while the database comes back. Nothing is carried out twice."""
         loop = asyncio.get_running_loop()
         # While it is known to be away, each batch asks once: its callers can wait elsewhere.
@@ -181,7 +198,7 @@ class PostgresStore:
                     self._reachable = True
                     return doubt.committed
                 doubt = None
-                committed = await self._transact(connection, commands)
+                committed = await self._transact(connection, take)
             except BaseException as error:
                 await self._drop_connection()
                 if isinstance(error, CommitInDoubtError):
@@ -211,9 +228,13 @@ class PostgresStore:
             "the ledger cannot be reached, and whether the last write landed is not known; look before repeating it"
         )
 
-    async def _transact(self, connection: Connection, commands: list[Command[Any]]) -> Committed:
+    async def _transact(self, connection: Connection, take: Take) -> Committed:
+        await connection.execute(BEGIN)
+        # Only now: what was submitted while others had the lock is in this batch.
+        commands = take()
         slack_sec = _slack_sec(commands)
-        await connection.execute(_begin(slack_sec))
+        if slack_sec:
+            await connection.execute(_more_patience(slack_sec))
         asked_at = monotonic_us()
         keys = named_keys(commands)
         if keys:
@@ -302,10 +323,8 @@ def _slack_sec(commands: list[Command[Any]]) -> int:
     return size // SLOWEST_LINK_BYTES_PER_SEC
 
 
-def _begin(slack_sec: int) -> str:
-    if not slack_sec:
-        return BEGIN
-    return f"{BEGIN}; SET LOCAL idle_in_transaction_session_timeout = '{STALLED_WRITER_SEC + slack_sec}s'"
+def _more_patience(slack_sec: int) -> str:
+    return f"SET LOCAL idle_in_transaction_session_timeout = '{STALLED_WRITER_SEC + slack_sec}s'"
 
 
 def _begun(rows: list[Row], *, now: int, speaks_for_api: bool) -> Transaction:
@@ -339,19 +358,19 @@ class PostgresCommitter:
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        self._landed: Callable[[Committed | BaseException], None] | None = None
+        self._landed: Landed | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, landed: Callable[[Committed | BaseException], None]) -> None:
+    def start(self, landed: Landed) -> None:
         self._landed = landed
 
-    def commit(self, commands: list[Command[Any]]) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._carry_out(commands), name="ledger-commit")
+    def commit(self, take: Take) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._carry_out(take), name="ledger-commit")
 
-    async def _carry_out(self, commands: list[Command[Any]]) -> None:
+    async def _carry_out(self, take: Take) -> None:
         result: Committed | BaseException
         try:
-            result = await self._store.run(commands)
+            result = await self._store.run(take)
         except BaseException as error:
             result = error
         assert self._landed is not None

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from rollbook.ledger.batch import Committed
 from rollbook.ledger.commands import Command
-from rollbook.ledger.database import Landed
+from rollbook.ledger.database import Landed, Take
 
 INLINE_BATCH = 64
 INLINE_LIMIT_SEC = 0.002
@@ -77,8 +77,9 @@ class StoreCommitter:
         self._thread = threading.Thread(target=self._work, name="rollbook-ledger-writer", daemon=True)
         self._thread.start()
 
-    def commit(self, commands: list[Command[Any]]) -> None:
+    def commit(self, take: Take) -> None:
         assert self._landed is not None
+        commands = take()  # at once: whether it is written here depends on its size, and the thread cannot take it
         if self._pace.allows(len(commands)):
             result = self._run(self._store.run_now, commands)
             if result is not None:

@@ -16,8 +16,9 @@ from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.refusals import LedgerUnavailable
 from rollbook.ledger.replay import verify_replay
 from rollbook.ledger.schema import check, upgrade
-from rollbook.ledger.urls import parse_url
+from rollbook.ledger.urls import SQLITE, parse_url
 from tests.support import faults
+from tests.support.databases import NewLedger
 from tests.support.ledger import Clock, Writing, admit, ledger_path, poll, rows, scheduler, writing
 
 Fault = Callable[[Path], AbstractContextManager[None]]
@@ -32,11 +33,11 @@ FAULTS: dict[str, Fault] = {
 
 
 @pytest.fixture
-def database_url() -> Iterator[str]:
+def database_url(new_ledger: NewLedger) -> Iterator[str]:
     """In a folder that everybody may enter: one fault takes the administrator's rights away."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, new_ledger(SQLITE, Path(folder)) as url:
         Path(folder).chmod(0o777)
-        yield f"sqlite:///{folder}/ledger.sqlite3"
+        yield url
 
 
 @pytest.fixture(params=list(FAULTS.values()), ids=list(FAULTS))
