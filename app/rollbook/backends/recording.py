@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import threading
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,14 @@ from rollbook.backends.failures import Failure
 from rollbook.backends.scrub import scrubbed
 from rollbook.endings import to_the_end
 from rollbook.interception.messages import Request, Response
+from rollbook.interception.route import Route
 from rollbook.sdk.context import RolloutContext
 from rollbook.traces.calls import CallError, ModelCall
 from rollbook.traces.events import called
 from rollbook_client.statuses import RolloutErrorCategory
 
 if TYPE_CHECKING:
-    from rollbook.interception.threaded import EndpointThread
+    from rollbook.interception.threaded import EndpointThread, RunningEndpoint, ThreadedSession
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,9 @@ class Calls:
         self._purpose = POLICY
         self._purposes: dict[int, str] = {}
         self._ended = 0
+        self._lock = threading.Lock()
+        self._session: ThreadedSession | None = None
+        self._over = False
         self._failed: CallError | None = None
 
     def begin_grading(self) -> None:
@@ -67,10 +72,36 @@ class Calls:
         message = own if call.message in own else f"{own} (its last model call failed: {call.message})"
         return Failure(message, RolloutErrorCategory.HTTP_ERROR)
 
+    def open_at(self, endpoint: RunningEndpoint) -> None:
+        """Have user code reach the model through a session, which is opened once it asks for the model's URL.
+
+        Many rollouts never do. One that asks when it is over gets what opens nothing.
+        """
+
+        def stand_ins() -> tuple[str, str | None]:
+            with self._lock:
+                if self._session is None:
+                    self._session = endpoint.open(self._ctx.chat_completions_url, self._ctx.api_key, self)
+                    if self._over:
+                        self._session.end()
+                session = self._session
+            # Without a key of the trainer's, user code must look for one of its own.
+            return session.chat_url, None if self._ctx.api_key is None else session.secret
+
+        self.ctx = self._ctx.through(stand_ins)
+
+    async def end(self) -> None:
+        """End what is in flight; all calls are recorded then."""
+        with self._lock:
+            self._over, session = True, self._session
+        self._ctx.sample_source = self.ctx.sample_source
+        if session is not None:
+            await to_the_end(session.close())
+
     def scrubbed(self, text: str) -> str:
         """A text without the secrets of the rollout, and without those that user code had instead."""
         text = scrubbed(text, self._ctx)
-        return text if self.ctx is self._ctx else scrubbed(text, self.ctx)
+        return text if self._session is None else scrubbed(text, self.ctx)
 
     async def before(self, request: Request) -> Request:
         """See `CallPolicy.before`."""
@@ -139,19 +170,18 @@ class CallRecording:
 
             self._thread = EndpointThread()
         try:
-            session = await self._thread.open(ctx.chat_completions_url, ctx.api_key, calls)
+            Route(ctx.chat_completions_url)
+            endpoint = await self._thread.running()
         except (ValueError, OSError) as error:
             # The error's own text may hold the URL.
             logger.warning("rollout %s runs without a record of its model calls: %s", ctx.rollout_id, _reason(error))
             yield calls
             return
-        # Without a key of the trainer's, user code must look for one of its own.
-        calls.ctx = ctx.through(session.chat_url, None if ctx.api_key is None else session.secret)
+        calls.open_at(endpoint)
         try:
             yield calls
         finally:
-            ctx.sample_source = calls.ctx.sample_source
-            await to_the_end(session.close())
+            await calls.end()
 
     async def close(self) -> None:
         """End the endpoint and its thread."""

@@ -26,47 +26,61 @@ class ThreadedSession:
 
     async def close(self) -> None:
         """`Session.close`, in its own thread; once awaited, the policy is told of nothing any more."""
+        ended = self.end()
+        if ended is not None:
+            await asyncio.wrap_future(ended)
+
+    def end(self) -> Future[None] | None:
+        """The same without waiting: calls that are made from now on get 410. None if all is over already."""
         closing = self._session.close()
         try:
-            ended = asyncio.run_coroutine_threadsafe(closing, self._loop)
+            return asyncio.run_coroutine_threadsafe(closing, self._loop)
         except RuntimeError:  # the loop is closed, and its endpoint has closed every session before
             closing.close()
-            return
-        await asyncio.wrap_future(ended)
+            return None
 
 
-class _Running(Struct, frozen=True):
+class RunningEndpoint(Struct, frozen=True):
+    """An endpoint that serves in a thread of its own."""
+
     endpoint: Endpoint
     loop: asyncio.AbstractEventLoop
     stop: asyncio.Event
 
+    def open(self, url: str, api_key: str | None, policy: CallPolicy) -> ThreadedSession:
+        """`Endpoint.open`, for a program that must notice nothing, on any thread. The policy is told in its own.
+
+        Raises:
+            ValueError: `url` is no http or https URL.
+            RuntimeError: the endpoint was closed.
+        """
+        return ThreadedSession(self.endpoint.open(url, api_key, policy, transparent=True), self.loop)
+
 
 class _Started(Struct, frozen=True):
-    running: Future[_Running]
+    running: Future[RunningEndpoint]
     thread: threading.Thread
     ended: Future[None]
 
 
 class EndpointThread:
-    """Starts its endpoint when the first session is opened. Sessions may be opened and closed on any event loop."""
+    """Starts its endpoint when it is first asked for; any event loop may ask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._started: _Started | None = None
 
-    async def open(self, url: str, api_key: str | None, policy: CallPolicy) -> ThreadedSession:
-        """`Endpoint.open`, for a program that must notice nothing. The policy is told in the endpoint's thread.
+    async def running(self) -> RunningEndpoint:
+        """The endpoint, once it serves.
 
         Raises:
-            ValueError: `url` is no http or https URL.
             OSError: no port is free.
         """
         starting = self._start().running
         if not starting.done():
             # Shielded: who is cancelled while it starts leaves it to the others.
             await asyncio.shield(asyncio.wrap_future(starting))
-        running = starting.result()
-        return ThreadedSession(running.endpoint.open(url, api_key, policy, transparent=True), running.loop)
+        return starting.result()
 
     async def close(self) -> None:
         """Close the endpoint with all its sessions, and end its thread. Repeating it is harmless."""
@@ -84,7 +98,7 @@ class EndpointThread:
             if started is None or started.ended.done():
                 # A loop of the caller's kind: a quick one is as good for this.
                 kind = type(asyncio.get_running_loop())
-                running, ended = Future[_Running](), Future[None]()
+                running, ended = Future[RunningEndpoint](), Future[None]()
                 thread = threading.Thread(
                     target=_work, args=(kind, running, ended), name="rollbook-interception", daemon=True
                 )
@@ -94,7 +108,7 @@ class EndpointThread:
 
 
 def _work(
-    loop_factory: Callable[[], asyncio.AbstractEventLoop], running: Future[_Running], ended: Future[None]
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], running: Future[RunningEndpoint], ended: Future[None]
 ) -> None:
     try:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
@@ -108,18 +122,18 @@ def _work(
         ended.set_result(None)
 
 
-async def _serve(running: Future[_Running]) -> None:
+async def _serve(running: Future[RunningEndpoint]) -> None:
     endpoint = Endpoint()
     stop = asyncio.Event()
     await endpoint.start()
-    running.set_result(_Running(endpoint, asyncio.get_running_loop(), stop))
+    running.set_result(RunningEndpoint(endpoint, asyncio.get_running_loop(), stop))
     try:
         await stop.wait()
     finally:
         await endpoint.close()
 
 
-def _stop(running: Future[_Running]) -> None:
+def _stop(running: Future[RunningEndpoint]) -> None:
     if running.exception() is None:
         found = running.result()
         found.loop.call_soon_threadsafe(found.stop.set)

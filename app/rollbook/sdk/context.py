@@ -22,6 +22,10 @@ API_KEY_ENV = "OSMOSIS_API_KEY"
 ROLLOUT_ID_ENV = "OSMOSIS_ROLLOUT_ID"
 
 
+type _Way = tuple[str, str | None]
+"""A URL and a key."""
+
+
 class SampleSource(ABC):
     """Makes the sample of a rollout whose ``run()`` returns None; an agent integration registers one."""
 
@@ -50,8 +54,10 @@ class RolloutContext:
         on_record: Callable[[tuple[Event, ...]], None] | None = None,
         on_secrets: Callable[[str, str | None], None] | None = None,
     ) -> None:
-        self.chat_completions_url: str = chat_completions_url or os.environ.get(CHAT_COMPLETIONS_URL_ENV, "")
-        self.api_key: str | None = api_key or os.environ.get(API_KEY_ENV)
+        self._way: _Way | Callable[[], _Way] = (
+            chat_completions_url or os.environ.get(CHAT_COMPLETIONS_URL_ENV, ""),
+            api_key or os.environ.get(API_KEY_ENV),
+        )
         self.rollout_id: str = rollout_id or os.environ.get(ROLLOUT_ID_ENV, "")
         self.on_phase = on_phase
         self.on_record = on_record
@@ -59,6 +65,24 @@ class RolloutContext:
         self.sample_source: SampleSource | None = None
         self.spans: list[StageSpan] = []
         self._outer: list[RolloutContext | None] = []
+
+    @property
+    def chat_completions_url(self) -> str:
+        """Where the policy is; empty if nobody said."""
+        return self._reach()[0]
+
+    @chat_completions_url.setter
+    def chat_completions_url(self, url: str) -> None:
+        self._way = (url, self._reach()[1])
+
+    @property
+    def api_key(self) -> str | None:
+        """The policy's key; None if there is none."""
+        return self._reach()[1]
+
+    @api_key.setter
+    def api_key(self, api_key: str | None) -> None:
+        self._way = (self._reach()[0], api_key)
 
     def __enter__(self) -> Self:
         self._outer.append(_ambient.get())
@@ -82,17 +106,29 @@ class RolloutContext:
         """Return the registered source's sample, or None if no source was registered."""
         return None if self.sample_source is None else await self.sample_source.get_sample()
 
-    def through(self, chat_completions_url: str, api_key: str | None) -> Self:
+    def through(self, stand_ins: Callable[[], tuple[str, str | None]]) -> Self:
         """The context of the same rollout for code that is to reach the model by another URL and key; for backends.
 
+        ``stand_ins`` gives them when that code first asks, on whatever thread; perhaps more than once, if several ask.
         They are secrets like the rollout's own, and `on_secrets` is told of them.
         """
+
+        def made() -> _Way:
+            way = stand_ins()
+            if self.on_secrets is not None:
+                self.on_secrets(*way)
+            return way
+
         other = copy.copy(self)
         other._outer = []
-        other.chat_completions_url, other.api_key = chat_completions_url, api_key
-        if self.on_secrets is not None:
-            self.on_secrets(chat_completions_url, api_key)
+        other._way = made
         return other
+
+    def _reach(self) -> _Way:
+        way = self._way
+        if callable(way):
+            way = self._way = way()
+        return way
 
     def enter_phase(self, phase: RolloutStatus) -> None:
         """Tell `on_phase`, if there is one; for backends."""

@@ -325,3 +325,19 @@ async def test_errors_of_the_model_pass_through_as_they_are() -> None:
     assert answered.json()["choices"][0]["message"]["content"] == "then this"
     assert [call.error_kind for call in runs.calls] == ["http", None]
     assert runs.calls[0].error == "HTTP 429: slow down"
+
+
+async def test_a_rollout_that_asks_for_no_url_opens_no_session_and_one_that_is_over_gets_a_dead_one() -> None:
+    contexts: list[RolloutContext] = []
+
+    async def run(ctx: Context) -> Any:
+        contexts.append(here())
+        return STEPS
+
+    async with ModelServer(default=Say()) as server, recorded(server.url, run) as runs:
+        await runs.run()
+        (ctx,) = contexts
+        urls = await asyncio.gather(*(asyncio.to_thread(getattr, ctx, "chat_completions_url") for _ in range(8)))
+        assert len(set(urls)) == 1
+        assert (await ask(ctx)).status_code == 410
+        assert server.received == []

@@ -120,7 +120,8 @@ async def test_what_stands_for_the_secrets_is_one_too(inbox: Inbox) -> None:
         async def execute(self, request: ExecutionRequest) -> ExecutionOutcome:
             ctx = get_rollout_context()
             assert ctx is not None
-            other = ctx.through("http://127.0.0.1:4/s/another-secret-01234567", "another-secret-01234567")
+            stand_ins = "http://127.0.0.1:4/s/another-secret-01234567", "another-secret-01234567"
+            other = ctx.through(lambda: stand_ins)
             seen.append(f"{other.chat_completions_url} {other.api_key} {ctx.chat_completions_url} {ctx.api_key}")
             raise RuntimeError(seen[0])
 

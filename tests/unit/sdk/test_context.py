@@ -130,3 +130,20 @@ def test_artifacts_folder_is_made_once_at_first_use(tmp_path: Path) -> None:
 def test_hand_made_context_may_have_no_artifacts_folder(tmp_path: Path) -> None:
     assert GraderContext().artifacts_dir is None
     assert GraderContext(artifacts_dir=tmp_path).artifacts_dir == tmp_path
+
+
+def test_another_way_to_the_model_is_made_when_it_is_first_asked_for() -> None:
+    told: list[tuple[str, str | None]] = []
+    context = RolloutContext("http://given", "key", rollout_id="id", on_secrets=lambda *way: told.append(way))
+    other = context.through(lambda: ("http://another", None))
+    assert told == []
+    assert (other.chat_completions_url, other.api_key, other.rollout_id) == ("http://another", None, "id")
+    assert told == [("http://another", None)]
+    assert (context.chat_completions_url, context.api_key) == ("http://given", "key")
+
+
+def test_url_and_key_may_be_set() -> None:
+    context = RolloutContext("http://given", "key")
+    context.chat_completions_url = "http://set"
+    context.api_key = None
+    assert (context.chat_completions_url, context.api_key) == ("http://set", None)

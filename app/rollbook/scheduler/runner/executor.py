@@ -142,8 +142,9 @@ class Executor:
             return scrub(text, execution.secrets)
 
         def hide(url: str, api_key: str | None) -> None:
-            execution.secrets = joined(execution.secrets, secret_texts(url, api_key))
-            self._secrets.add(key, execution.secrets)
+            if key in self._executions:  # else by a task that outlived its execution: what it got opens nothing
+                execution.secrets = joined(execution.secrets, secret_texts(url, api_key))
+                self._secrets.add(key, execution.secrets)
 
         def take(records: list[PackedRecord]) -> None:
             if key in self._executions:  # else by a thread that outlived its execution

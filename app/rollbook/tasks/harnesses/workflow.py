@@ -50,7 +50,7 @@ class WorkflowHarness(Harness):
             exchange.messages, config, metadata=metadata, artifacts_dir=exchange.runtime.folder
         )
         outer = get_rollout_context() or RolloutContext(rollout_id=exchange.data.id)
-        with outer.through(exchange.chat_url, exchange.api_key) as ambient:
+        with outer.through(lambda: (exchange.chat_url, exchange.api_key)) as ambient:
             output = coerce_output(await self.workflow(config).run(context))
             if output is not None:
                 self._metrics = dict(output.metrics)
