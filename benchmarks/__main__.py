@@ -11,9 +11,21 @@ from . import page
 from .places import PLACES, POSTGRESQL, SQLITE, Place, place
 from .report import Report, terminal
 
-BENCHMARKS = ("server", "ledger", "writers", "claims", "replay", "wake", "polls", "demo", "interception", "million")
+BENCHMARKS = (
+    "server",
+    "ledger",
+    "writers",
+    "claims",
+    "replay",
+    "wake",
+    "polls",
+    "demo",
+    "interception",
+    "rollouts",
+    "million",
+)
 BY_NAME_ONLY = frozenset({"million"})
-NOT_ON_POSTGRESQL = frozenset({"demo", "interception"})
+NOT_ON_POSTGRESQL = frozenset({"demo", "interception", "rollouts"})
 """What always uses a ledger of its own, or none."""
 
 
