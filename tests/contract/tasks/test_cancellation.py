@@ -18,11 +18,12 @@ from typing import Any, ClassVar
 import pytest
 from msgspec import Struct, structs
 
+from rollbook.interception.messages import Request, Response
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.harnesses.base import Exchange, Harness
 from rollbook.tasks.harnesses.chat import ChatHarness
 from rollbook.tasks.harnesses.program import ProgramHarness
-from rollbook.tasks.hooks import metric, reward
+from rollbook.tasks.hooks import intercept, metric, reward, stop
 from rollbook.tasks.rollout import Rollout
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.task import Task
@@ -58,6 +59,15 @@ class Busy(Task[TaskData]):
 
     async def finalize(self, data: TaskData, runtime: Runtime, trace: Trace) -> None:
         await runtime.run(["true"])
+
+    @intercept
+    async def look(self, request: Request) -> None:
+        await asyncio.sleep(0)
+
+    @stop
+    async def looks_too(self, response: Response) -> bool:
+        await asyncio.sleep(0)
+        return False
 
     @metric
     async def files(self, runtime: Runtime) -> float:
