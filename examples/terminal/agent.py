@@ -65,9 +65,14 @@ def main() -> int:
 def step(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Ask the model once; the calls that it makes."""
     body = {"model": os.environ.get("ROLLBOOK_MODEL", "policy"), "messages": messages, "tools": [BASH]}
-    message = ask(body)["choices"][0]["message"]
+    answer = ask(body)
+    try:
+        message = answer["choices"][0]["message"]
+        calls = message.get("tool_calls") or []
+    except (LookupError, TypeError, AttributeError) as error:
+        raise OSError(f"it answered with no chat completion: {str(answer)[:500]}") from error
     messages.append(message)
-    return message.get("tool_calls") or []
+    return calls
 
 
 def ask(body: dict[str, Any]) -> Any:
@@ -92,6 +97,8 @@ def ask(body: dict[str, Any]) -> Any:
         except urllib.error.URLError:
             if not left:
                 raise
+        except ValueError as error:
+            raise OSError(f"it answered with no JSON: {error}") from error
         time.sleep(0.2 * 2 ** (TRIES - left))
     raise AssertionError("the last try returns or raises")
 

@@ -40,7 +40,7 @@ def run(deployment: Deployment, *arguments: str) -> str:
 
 async def test_first_rollout_works_as_written(deployment: Deployment) -> None:
     workflow, trainer = PYTHON.findall(README)
-    _, serve, look = (block.splitlines() for block in SHELL.findall(README))
+    _, serve, look, _ = (block.splitlines() for block in SHELL.findall(README))
     (deployment.folder / "my_rollout.py").write_text(workflow)
     (deployment.folder / "trainer.py").write_text(trainer.replace("http://127.0.0.1:8000", deployment.url))
     assert serve == ["rollbook serve my_rollout.py"]

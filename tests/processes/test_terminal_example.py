@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,9 +114,11 @@ async def test_tasks_are_told_apart_by_what_was_done(
         results = await play(deployment, {kind: policies.url(kind) for kind in ("right", "wrong", "broken")})
         reports = {report.rollout_id: report for report in (Report(*row) for row in deployment.rows(REPORT))}
         kept = traces(deployment)
+        again = await scored_again(deployment)
         deployment.check_ledger()
 
     assert reports.keys() == kept.keys() == results.keys()
+    assert again == {name: (1, report.rewards) for name, report in reports.items() if name.startswith("wrong.")}
     for name, report in reports.items():
         kind, _, task = name.partition(".")
         check_row(report, kept[name])
@@ -124,6 +127,16 @@ async def test_tasks_are_told_apart_by_what_was_done(
         else:
             check_scored(report, results[name], right=kind == "right", task=task)
             assert report.model_calls == turns(kind, task)
+
+
+async def scored_again(deployment: Deployment) -> dict[str, tuple[int, str | None]]:
+    """The wrong answers' last scoring and its rewards, after one from the traces alone: the places are gone."""
+    arguments = ("rescore", "--prefix", "wrong.", "--task", "terminal:Terminal")
+    place = {"ROLLBOOK_DATABASE_URL": deployment.database_url, "PYTHONPATH": str(EXAMPLE)}
+    command = deployment.start("rescore", "-m", "rollbook", *arguments, **place)
+    assert await command.end() == 0, command.output
+    found = deployment.rows("SELECT rollout_id, scoring, rewards FROM rollout_reports WHERE scoring > 0")
+    return {rollout_id: (scoring, rewards) for rollout_id, scoring, rewards in found}
 
 
 def turns(kind: str, task: str) -> int:
@@ -178,7 +191,12 @@ def check_broken(report: Report, result: RolloutResultResponse, trace: Trace) ->
     assert not trace.ok
 
 
-async def test_the_commands_of_the_documents_work_as_written(tmp_path: Path, new_ledger: NewLedger) -> None:
+async def test_commands_of_the_readme_work(tmp_path: Path, new_ledger: NewLedger) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [policy_line, serve_line, trainer_line] = re.findall(r"^(?:python|rollbook) .*examples/terminal/.*$", readme, re.M)
+    assert policy_line == "python examples/terminal/policy.py"
+    assert serve_line == "rollbook serve examples/terminal/entry.py:backend"
+    assert trainer_line == "python examples/terminal/evaluate.py --policy http://127.0.0.1:9000/mixed/v1"
     port = free_port()
     with deployed(SQLITE, new_ledger, tmp_path) as deployment:
         policy = deployment.start("policy", str(EXAMPLE / "policy.py"), "--port", str(port))
