@@ -13,6 +13,8 @@ from .endpoint import Endpoint
 from .messages import CallPolicy
 from .session import Session
 
+THREAD_NAME = "rollbook-interception"
+
 
 class ThreadedSession:
     """A session of an endpoint in another thread. What it is made of is as in `Session`."""
@@ -99,9 +101,7 @@ class EndpointThread:
                 # A loop of the caller's kind: a quick one is as good for this.
                 kind = type(asyncio.get_running_loop())
                 running, ended = Future[RunningEndpoint](), Future[None]()
-                thread = threading.Thread(
-                    target=_work, args=(kind, running, ended), name="rollbook-interception", daemon=True
-                )
+                thread = threading.Thread(target=_work, args=(kind, running, ended), name=THREAD_NAME, daemon=True)
                 started = self._started = _Started(running, thread, ended)
                 thread.start()
             return started

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import resource
 import threading
 from typing import Any
 
@@ -12,11 +14,13 @@ import openai
 import pytest
 
 from rollbook import GraderContext, RolloutContext, RolloutSample, SampleSource
+from rollbook.interception import threaded
 from rollbook_client.statuses import RolloutStatus
 from tests.contract.backends.recorded import BODY, KEY, ask, here, recorded
 from tests.support.model_server import Hang, ModelServer, Received, Say, Status, in_thread
 from tests.unit.backends.support import REPLY, WAIT_SEC, Context, make_backend, make_request
 
+THREAD = threaded.THREAD_NAME
 STEPS = [{"role": "user", "content": "6 * 7"}, REPLY]
 
 
@@ -144,6 +148,38 @@ async def test_a_url_that_is_none_of_http_is_left_to_the_workflow(url: str) -> N
         assert (await runs.run()).status is RolloutStatus.SUCCESS
     assert seen == [url]
     assert runs.calls == []
+
+
+async def started_and_closed() -> None:
+    thread = threaded.EndpointThread()
+    await thread.running()
+    await thread.close()
+
+
+async def test_a_rollout_whose_endpoint_cannot_start_runs_without_a_record(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[str] = []
+
+    async def run(ctx: Context) -> Any:
+        seen.append(here().chat_completions_url)
+        return STEPS
+
+    await started_and_closed()  # so that everything is imported
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Three are for the loop of the endpoint's thread; the socket that it would listen on is one too many.
+    *_, fourth = descriptors = [os.dup(0) for _ in range(4)]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    async with recorded("http://127.0.0.1:9/v1", run) as runs:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fourth, limits[1]))
+        try:
+            result = await asyncio.wait_for(runs.run(), WAIT_SEC)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert result.status is RolloutStatus.SUCCESS
+        assert seen == ["http://127.0.0.1:9/v1"]
+        assert "rollout r runs without a record of its model calls" in caplog.text
+        await runs.run()
+        assert seen[1] != seen[0]
 
 
 async def test_a_stream_passes_through_as_it_comes() -> None:
@@ -275,8 +311,8 @@ async def test_shutting_down_leaves_no_thread_and_no_port() -> None:
     async with ModelServer() as server:
         async with recorded(server.url, run) as runs:
             await runs.run()
-            assert "rollbook-interception" in {thread.name for thread in threading.enumerate()}
-        assert "rollbook-interception" not in {thread.name for thread in threading.enumerate()}
+            assert THREAD in {thread.name for thread in threading.enumerate()}
+        assert THREAD not in {thread.name for thread in threading.enumerate()}
         with pytest.raises(httpx.ConnectError):
             async with httpx.AsyncClient() as client:
                 await client.get(urls[0])
