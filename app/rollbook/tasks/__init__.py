@@ -1,6 +1,7 @@
 """Tasks: what a rollout is to do, how it is prepared and scored, and the rollout that drives a program through it.
 
-Names are imported when they are first asked for: a judge's HTTP client, say, costs only those who have a judge.
+Names are imported when they are first asked for: what writes tasks needs the base install, what runs them the extra
+`server`, for the endpoint in front of the model.
 """
 
 from __future__ import annotations
@@ -127,13 +128,22 @@ _HOMES = {
     "stop": "rollbook.tasks.hooks",
     "tool": "rollbook.tasks.toolsets",
 }
+_NEEDS_SERVER = frozenset({"Interaction", "Rollout", "TaskBackend", "alternate", "interact"})
 
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'rollbook.tasks' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    try:
+        value = getattr(importlib.import_module(home), name)
+    except ModuleNotFoundError as error:
+        if name not in _NEEDS_SERVER or (error.name or "").split(".")[0].startswith("rollbook"):
+            raise  # a fault of this installation, which no extra would mend
+        raise ImportError(
+            f'rollbook.tasks.{name} needs {error.name}; install it with: pip install "rollbook[server]"',
+            name=error.name,
+        ) from error
     globals()[name] = value  # the next use does not come here
     return value
 
