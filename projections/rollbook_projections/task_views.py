@@ -7,13 +7,13 @@ from __future__ import annotations
 
 _LAST_SCORING = "coalesce((SELECT max(v.scoring) FROM scorings v WHERE v.number = r.number), 0)"
 _COUNTS = f"sc.number = r.number AND sc.attempt = r.attempt AND sc.scoring = {_LAST_SCORING}"
-_REWARD = f"(SELECT {{weighted:sc}} FROM scores sc WHERE {_COUNTS} AND sc.kind = 'reward')"
+_REWARD = f"(SELECT {{summed:sc}} FROM scores sc WHERE {_COUNTS} AND sc.kind = 'reward')"
 _POLICY_CALLS = "FROM model_calls c WHERE c.number = r.number AND c.attempt = r.attempt AND c.purpose = 'policy'"
 
 
 def _stage(name: str) -> str:
     return (
-        "(SELECT {seconds:sum(s.ended_at - s.started_at)} FROM stage_spans s"
+        "(SELECT {seconds:sum(CAST(s.ended_at AS DOUBLE PRECISION) - s.started_at)} FROM stage_spans s"
         f" WHERE s.number = r.number AND s.attempt = r.attempt AND s.stage = '{name}') AS {name}_seconds"
     )
 

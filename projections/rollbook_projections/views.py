@@ -3,7 +3,8 @@
 A view's text never changes once released: a migration that changes views adds a new dictionary here. What
 databases say differently stands in braces, and both give the same answer: `{iso:X}` is a microsecond time as ISO 8601
 text, `{seconds:X}` a difference of such times in seconds, `{age:X}` the seconds from such a time until now, `{real:X}`
-a number as text, `{weighted:X}` the sum of an alias's values by their weights, `{head:X}` what stands before the first
+a number as text, `{summed:X}` the sum of an alias's values by their weights, `{weighted:X}` that sum where no weight is
+far from 1, `{head:X}` what stands before the first
 slash, `{text:X}` a text that is compared bytewise, `{index:X}` an index to use, `{json:X}` a text as JSON,
 `{object:X}` the fields of an ordered selection as a JSON object.
 """
@@ -21,6 +22,18 @@ _JULIAN_MS = "floor(CAST(({0}) AS DOUBLE PRECISION) / 1000000.0 * 1000.0 + 21086
 _LARGEST = "CAST(1.7976931348623157e308 AS DOUBLE PRECISION)"
 _MILLIONTHS = "sum({0}.value / 1048576.0 * {0}.weight) FILTER (WHERE abs({0}.value) > 1e-200)"
 
+# The same for any weight. A product that no number holds is infinite or nothing in SQLite, and an error in PostgreSQL.
+_PRODUCT = (
+    "CASE WHEN {0}.weight = 1 THEN {0}.value"
+    " WHEN {0}.weight = 0 OR {0}.value = 0 THEN CAST(0 AS DOUBLE PRECISION)"
+    " WHEN abs({0}.weight) > 1 AND abs({0}.value) > CAST(1.79e308 AS DOUBLE PRECISION) / abs({0}.weight)"
+    " THEN sign({0}.value) * sign({0}.weight) * CAST('Infinity' AS DOUBLE PRECISION)"
+    " WHEN abs({0}.weight) < 1 AND abs({0}.value) < CAST(5e-324 AS DOUBLE PRECISION) / abs({0}.weight)"
+    " THEN CAST(0 AS DOUBLE PRECISION)"
+    " ELSE {0}.value * {0}.weight END"
+)
+_PARTS = f"sum({_PRODUCT} / 1048576.0) FILTER (WHERE abs({_PRODUCT}) > 1e-200)"
+
 _SAID = {
     "sqlite": {
         "iso": "strftime('%Y-%m-%dT%H:%M:%fZ', ({0}) / 1000000.0, 'unixepoch')",
@@ -33,6 +46,7 @@ _SAID = {
         # Its planner would read all rollouts, however few are open.
         "index": "INDEXED BY {0}",
         "json": "json_quote({0})",
+        "summed": "sum({0}.value * {0}.weight)",
         "object": "'{{' || group_concat({0}, ', ') || '}}'",
     },
     "postgresql": {
@@ -63,6 +77,13 @@ _SAID = {
         "text": '{0} COLLATE "C"',
         "index": "",
         "json": "CAST(to_json({0}) AS TEXT)",
+        "summed": (
+            f"CASE WHEN max(abs({_PRODUCT})) < 1e300 THEN sum({_PRODUCT}) FILTER (WHERE abs({_PRODUCT}) < 1e300)"
+            f" WHEN abs({_PARTS}) <= {_LARGEST} / 1048576.0 THEN {_PARTS} * 1048576.0"
+            f" WHEN {_PARTS} = CAST('NaN' AS DOUBLE PRECISION) THEN NULL"
+            f" WHEN {_PARTS} > 0 THEN CAST('Infinity' AS DOUBLE PRECISION)"
+            f" WHEN {_PARTS} < 0 THEN CAST('-Infinity' AS DOUBLE PRECISION) END"
+        ),
         "object": "('{{' || string_agg({0}, ', ') || '}}') COLLATE \"C\"",
     },
 }

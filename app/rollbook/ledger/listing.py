@@ -63,7 +63,7 @@ class EventView(msgspec.Struct, frozen=True, gc=False):
 ACTIVE = "finished_at IS NULL OR scheduler IS NOT NULL"
 """A rollout that is not over, or cleans up."""
 REWARD = (
-    "(SELECT {weighted:s} FROM scores s WHERE s.number = r.number AND s.kind = 'reward' AND s.attempt = r.attempt"
+    "(SELECT {summed:s} FROM scores s WHERE s.number = r.number AND s.kind = 'reward' AND s.attempt = r.attempt"
     " AND s.scoring = coalesce((SELECT max(v.scoring) FROM scorings v WHERE v.number = r.number), 0))"
 )
 """The sum of what its last scoring gave, of the rollout `r`; for `view_sql`."""

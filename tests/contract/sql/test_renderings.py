@@ -82,6 +82,33 @@ def test_rendering_is_the_same(recorded_on_postgres: str, text: str, type_name: 
     assert len(set(shown)) > 5
 
 
+WEIGHED: list[list[tuple[float | None, float]]] = [
+    *([(value, 1.0) for value in rewards] for rewards in REWARDS),
+    [(0.5, 0.25), (1.0, -2.0), (None, 3.0), (0.75, 0.0)],
+    [(5e-324, -0.5)],
+    [(5e-324, 0.5), (1.0, 0.1)],
+    [(1e-200, 1e-200), (3.0, 7.0)],
+    [(1e300, 1e-300), (1e-300, 1e300)],
+    [(1e300, 1e10)],
+    [(-1e300, 1e10), (5.0, 0.5)],
+    [(1e300, 1e10), (1e300, -1e10)],
+    [(1e308, 0.5), (1e308, 0.5), (1e308, 0.5), (1e308, 0.5)],
+    [(1e308, 5e-324), (5e-324, 5e-324), (0.0, 1e308)],
+]
+
+
+@pytest.mark.parametrize("weighed", WEIGHED, ids=str)
+def test_sum_by_any_weights_is_the_same(recorded_on_postgres: str, weighed: list[tuple[float | None, float]]) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE sc (value REAL, weight REAL)")
+        connection.executemany("INSERT INTO sc VALUES (?, ?)", weighed)
+        ((shown,),) = connection.execute(f"SELECT {view_sql('{summed:sc}', 'sqlite')} FROM sc")
+    given = "unnest($1::double precision[], $2::double precision[]) AS sc(value, weight)"
+    values, weights = [value for value, _ in weighed], [weight for _, weight in weighed]
+    told = ask(recorded_on_postgres, f"SELECT {view_sql('{summed:sc}', 'postgresql')} FROM {given}", values, weights)
+    assert told.rows == [(shown,)]
+
+
 @pytest.mark.parametrize("rewards", REWARDS, ids=str)
 def test_sum_of_rewards_is_the_same(recorded_on_postgres: str, rewards: list[float | None]) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
