@@ -44,8 +44,8 @@ class Bare(Task[TaskData]):
 class WatchedEndpoint(Endpoint):
     """An endpoint that remembers the sessions it gave out."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.sessions: list[Session] = []
 
     def open(self, url: str, api_key: str | None, policy: CallPolicy, **options: Any) -> Session:

@@ -360,6 +360,7 @@ async def test_existing_workflow_gets_a_trace_scores_and_metrics(stage: Stage) -
         "go on, 0 please",
         "43",
     ]
+    assert len(trace.branches) == 1, "what it returned counted beside what the model had"
 
 
 async def test_existing_workflow_has_limits(stage: Stage) -> None:

@@ -25,7 +25,7 @@ from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.task import Task
 from rollbook.traces.calls import ModelCall
 from rollbook.traces.trace import Trace
-from tests.contract.tasks.playing import PROMPT, SAID, WAIT_SEC, Acting, Agent, Stage, ask_once, played
+from tests.contract.tasks.playing import PROMPT, SAID, WAIT_SEC, Acting, Agent, Stage, WatchedEndpoint, ask_once, played
 from tests.support.model_server import Die, Hang, ModelServer, Raw, Reply, Say, Status
 
 MORE = [{"role": "user", "content": "And 7 times 8?"}]
@@ -434,9 +434,19 @@ async def test_call_that_the_program_gave_up_itself_is_no_failed_call(stage: Sta
         await agent.ask({"role": "user", "content": "quickly"})
         slow.cancel()
         await asyncio.wait([slow])
+        await model.received[0].hung_up.wait()  # nobody came back for it
+        for _ in range(10):  # it is recorded a turn or two later
+            await asyncio.sleep(0)
 
+    await stage.endpoint.close()
+    stage.endpoint = WatchedEndpoint(orphan_sec=0.0)
+    await stage.endpoint.start()
     async with ModelServer(Hang(), Say("42")) as model:
-        trace = await played(stage.rollout(model, Acting(hedges), task=Rewarded()))
+        rollout = stage.rollout(model, Acting(hedges), task=Rewarded())
+        await rollout.open()
+        assert await rollout.step()
+        trace = await rollout.close()
+    await stage.endpoint.close()
     assert trace.ok
     assert [_kind(call) for call in trace.calls] == [None, "aborted"]
 
