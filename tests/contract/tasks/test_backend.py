@@ -320,6 +320,22 @@ async def test_cancelled_execution_ends_everything_and_frees_its_slot(backend: B
     assert [span.stage for event in backend.told.of(StageTimed) for span in event.spans] == ["boot", "setup", "agent"]
 
 
+async def test_execution_that_its_runner_breaks_off_leaves_nothing(backend: Backend) -> None:
+    class RunnerError(Exception):
+        pass
+
+    def enter(phase: RolloutStatus) -> None:
+        if phase is RolloutStatus.GRADING:
+            raise RunnerError
+
+    async with ModelServer(Say("42")) as model:
+        made = backend.make(ChatHarness())
+        with RolloutContext(_url(model), rollout_id="r-1", on_phase=enter), pytest.raises(RunnerError):
+            await made.execute(ExecutionRequest(id="r-1", prompt=list(SAID)))
+    assert backend.folders == []
+    assert made.health()["concurrency"]["running"] == 0
+
+
 async def test_rollouts_side_by_side_keep_apart(backend: Backend) -> None:
     class Keeps(Sums):
         async def setup(self, data: Sum, runtime: Runtime) -> None:

@@ -146,6 +146,15 @@ async def test_spans_are_closed_where_a_stage_fails(stage: Stage, at: str) -> No
     check_closed(stage, trace, *SPANS[at])
 
 
+@pytest.mark.parametrize("at", ["boot", "setup"])
+async def test_span_of_a_failed_stage_ends_with_it_and_not_with_the_rollout(stage: Stage, at: str) -> None:
+    async with ModelServer() as model:
+        rollout = _rollout(stage, model, at, _fails)
+        assert await rollout.open() is False
+        check_closed(stage, rollout.trace, *SPANS[at])
+        await rollout.close()
+
+
 @pytest.mark.parametrize("at", ["setup", "agent", "finalize", "scoring"])
 async def test_spans_are_closed_where_a_stage_takes_too_long(stage: Stage, at: str) -> None:
     data = TaskData(id="t-1", prompt=PROMPT, timeouts=Timeouts(**{at: 0.2}))
