@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -20,6 +21,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # The folders of `tmp_path`, ledgers on SQLite among them, which would wait for the disk at each commit.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory_or_disk()))
+
+# A shell has what it starts in the background ignore Ctrl-C, and every program that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _OWN_PREFIXES = ("ROLLBOOK_", "OSMOSIS_")
 

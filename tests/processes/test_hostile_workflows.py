@@ -132,3 +132,10 @@ async def test_workflow_that_allocates_without_end(deployment: Deployment, gate:
     ended = await with_bystanders(deployment, gate, {"allocate": True})
     assert (ended.status, ended.err_category, ended.sample) == ("failure", "agent_error", None)
     assert (ended.err_message or "").startswith("workflow ran out of memory")
+
+
+async def test_programs_of_a_workflow_can_be_interrupted(deployment: Deployment) -> None:
+    await deployment.answering()
+    async with deployment.client() as client:
+        ended = await (await admit(client, "program", {"command": "kill -INT $$"}))
+    assert ended.err_message == "the command ended with -2"

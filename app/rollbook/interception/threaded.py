@@ -97,7 +97,7 @@ class EndpointThread:
     def _start(self) -> _Started:
         with self._lock:
             started = self._started
-            if started is None or started.ended.done():
+            if started is None or started.ended.done() or _has_failed(started.running):
                 # A loop of the caller's kind: a quick one is as good for this.
                 kind = type(asyncio.get_running_loop())
                 running, ended = Future[RunningEndpoint](), Future[None]()
@@ -131,6 +131,11 @@ async def _serve(running: Future[RunningEndpoint]) -> None:
         await stop.wait()
     finally:
         await endpoint.close()
+
+
+def _has_failed(running: Future[RunningEndpoint]) -> bool:
+    """Whether it could not start: its thread may have a moment to live still."""
+    return running.done() and running.exception() is not None
 
 
 def _stop(running: Future[RunningEndpoint]) -> None:

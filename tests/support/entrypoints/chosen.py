@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -126,6 +127,9 @@ async def obey(plan: dict[str, Any], run: int) -> None:
         gate = Path(plan["until"].replace("{run}", str(run)))
         while not gate.exists():  # noqa: ASYNC110  # another process gives the sign
             await asyncio.sleep(0.02)
+    if "command" in plan:
+        ended = await asyncio.to_thread(subprocess.call, ["sh", "-c", plan["command"]])
+        raise RuntimeError(f"the command ended with {ended}")
     if "raise" in plan:
         raise RuntimeError(plan["raise"])
 

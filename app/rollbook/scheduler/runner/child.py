@@ -45,7 +45,8 @@ def main() -> int:
     """The process: returns its exit code."""
     settings = msgspec.json.decode(os.environ.pop(SETTINGS_VARIABLE), type=RunnerSettings)
     _die_with_parent(settings.parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scheduler decides when this process ends
+    # The scheduler decides when this process ends. Not SIG_IGN: programs that it starts would inherit that.
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
     if settings.memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_AS, (settings.memory_bytes, settings.memory_bytes))
     secrets = SecretRegistry()
