@@ -6,6 +6,7 @@ cannot make sandboxes, and for policies whose every command you know.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -44,7 +45,7 @@ def backend() -> TaskBackend:
     """Ten tasks for an agent at a shell, each in a sandbox of its own."""
     base = Path(sys.base_prefix).resolve()
     shown = () if base.is_relative_to("/usr") else (base,)  # all of /usr is seen anyway
-    return _backend(lambda: BubblewrapRuntime(shown=shown))
+    return _backend(functools.partial(BubblewrapRuntime, shown=shown))
 
 
 def unsandboxed() -> TaskBackend:
@@ -52,7 +53,7 @@ def unsandboxed() -> TaskBackend:
     return _backend(SubprocessRuntime)
 
 
-def _backend(runtime: Callable[[], Runtime]) -> TaskBackend:
+def _backend(runtime: Callable[..., Runtime]) -> TaskBackend:
     return TaskBackend(
         task="terminal:Terminal",
         harness=ShellAgent(),

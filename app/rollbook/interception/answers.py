@@ -46,7 +46,7 @@ class ErrorAnswer(Struct, frozen=True):
 
 def over() -> ErrorAnswer:
     """For a session that is closed."""
-    return ErrorAnswer(410, "this rollout is over: it takes no model calls any more", "rollout_over")
+    return ErrorAnswer(410, "this rollout is over: it takes no calls any more", "rollout_over")
 
 
 def refused(name: str) -> ErrorAnswer:

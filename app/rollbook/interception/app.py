@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from . import answers
 from .answers import ErrorAnswer, Headers
 from .call import Incoming
-from .dialects import openai_chat
+from .dialects import mcp, openai_chat
 from .relay import Relay
 from .session import Session
 
@@ -94,6 +94,8 @@ class App:
 
     def _relay(self, session: Session, rest: str, *, scope: Scope, body: bytes) -> Relay | ErrorAnswer:
         headers: Headers = scope["headers"]
+        if session.tools is not None and rest.removesuffix("/") == mcp.PATH:
+            return session.use_tools(session.tools, scope["method"], headers=headers, body=body)
         url = session.route.target(rest, query=scope["query_string"].decode("ascii", "replace"))
         is_call = rest in ("", "/") or rest.removesuffix("/").endswith(openai_chat.PATH)
         if scope["method"] != "POST" or not is_call:

@@ -12,6 +12,7 @@ from .messages import CallPolicy
 from .route import Route
 from .server import HttpServer
 from .session import Session
+from .tools import ToolDesk
 from .upstream import Upstream
 
 ORPHAN_SEC = 30.0
@@ -67,12 +68,14 @@ class Endpoint:
         *,
         read_timeout_sec: float | None = None,
         transparent: bool = False,
+        tools: ToolDesk | None = None,
     ) -> Session:
         """A session for a rollout whose calls go to `url` with `api_key` and are decided about by `policy`.
 
         `read_timeout_sec` bounds how long the model server may be silent within a call; None leaves that to the
         rollout's own deadlines. `transparent` is for programs that must notice nothing: credentials that are not the
-        session's secret go upstream as they are, and so does a body that is no chat request.
+        session's secret go upstream as they are, and so does a body that is no chat request. `tools` are served at the
+        session's `tools_url`, in the context of whoever opens it.
 
         Raises:
             ValueError: `url` is no http or https URL.
@@ -86,6 +89,7 @@ class Endpoint:
             port=self.port,
             route=Route(url, api_key, read_timeout_sec, secret if transparent else None),
             policy=policy,
+            tools=tools,
             upstream=self._upstream,
             orphan_sec=self._orphan_sec,
             on_close=self._session_closed,

@@ -8,11 +8,14 @@ from collections.abc import Callable
 
 from .answers import Headers
 from .call import Call, Incoming
+from .dialects import mcp
 from .messages import CallPolicy
 from .passage import Passage
 from .relay import Relay
 from .retries import Retries
 from .route import Route
+from .tool_calls import ToolExchange, ToolServer
+from .tools import ToolDesk
 from .upstream import Upstream
 
 log = logging.getLogger(__name__)
@@ -31,6 +34,7 @@ class Session:
         port: int,
         route: Route,
         policy: CallPolicy,
+        tools: ToolDesk | None,
         upstream: Upstream,
         orphan_sec: float,
         on_close: Callable[[Session], None],
@@ -41,6 +45,10 @@ class Session:
         """Stands for the rollout's own URL: what a client appends here is appended there."""
         self.base_url = f"{self.chat_url}/v1"
         """For ``OPENAI_BASE_URL``."""
+        self.tools = None if tools is None else ToolServer(tools)
+        """What serves the rollout's tools, if it has any."""
+        self.tools_url = None if tools is None else f"{self.chat_url}{mcp.PATH}"
+        """Where programs find them."""
         self.route = route
         self.closed = False
         self._policy = policy
@@ -48,7 +56,7 @@ class Session:
         self._orphan_sec = orphan_sec
         self._on_close = on_close
         self._retries = Retries()
-        self._running: set[Call | Passage] = set()
+        self._running: set[Call | Passage | ToolExchange] = set()
 
     @property
     def waiting(self) -> int:
@@ -78,11 +86,18 @@ class Session:
         passage.start(on_done=self._running.discard)
         return passage.relay
 
+    def use_tools(self, tools: ToolServer, method: str, *, headers: Headers, body: bytes) -> Relay:
+        """The answer to what concerns the rollout's tools."""
+        exchange = ToolExchange(tools, method, headers=headers, body=body)
+        self._running.add(exchange)
+        exchange.start(on_done=self._running.discard)
+        return exchange.relay
+
     async def close(self) -> None:
         """End all work upstream now, record what was in flight as aborted, and answer later calls with 410.
 
-        Turns that are being committed have 10 s to finish. Repeating it is harmless. Once it has begun it needs no
-        caller: what it ended stays ended if it is cancelled.
+        Tools that are running are cancelled. Turns that are being committed have 10 s to finish. Repeating it is
+        harmless. Once it has begun it needs no caller: what it ended stays ended if it is cancelled.
         """
         if not self.closed:
             self.closed = True
@@ -97,7 +112,7 @@ class Session:
         for task in late:
             task.cancel()
         if late:
-            log.warning("%d model calls were still being committed after %g s and were ended", len(late), COMMIT_SEC)
+            log.warning("%d calls had not come to their end after %g s and were cancelled", len(late), COMMIT_SEC)
             await asyncio.wait(late)
 
     def _call_done(self, call: Call) -> None:

@@ -198,7 +198,8 @@ class Rollout:
 
     async def _connect(self) -> None:
         endpoint = self._endpoint or await shared_endpoint()
-        self._session = session = endpoint.open(self._url, self._api_key, self._turns)
+        tools = self._tools if self._tools.definitions else None
+        self._session = session = endpoint.open(self._url, self._api_key, self._turns, tools=tools)
         if (ambient := get_rollout_context()) is not None and ambient.on_secrets is not None:
             ambient.on_secrets(session.chat_url, session.secret)
         await self._started.allow(self.data.network, keep=[("127.0.0.1", endpoint.port)])
@@ -280,6 +281,7 @@ class Rollout:
             api_key=self._session.secret,
             runtime=self._started,
             tools=self._tools,
+            tools_url=self._session.tools_url,
             remaining_sec=self._budget.remaining_sec(),
         )
 

@@ -15,6 +15,7 @@ import msgspec
 
 from rollbook.backends.failures import failure_of
 from rollbook.backends.json_form import plain
+from rollbook.interception.tools import ToolResult
 from rollbook.sdk.values import shown
 from rollbook.tasks.arguments import Given, Missing, arguments_of, tool_parameters
 from rollbook.tasks.errors import ToolError
@@ -156,6 +157,10 @@ class ToolsetIndex:
         raised or there is none of that name, is a result too, which begins with ``error:``. Only a cancellation from
         outside is raised.
         """
+        return (await self.result_of(name, arguments)).text
+
+    async def result_of(self, name: str, arguments: str | Mapping[str, Any]) -> ToolResult:
+        """The same, with what became of the call beside the text; see `ToolDesk`."""
         task = asyncio.current_task()
         cancelled_before = task.cancelling() if task is not None else 0
         try:
@@ -163,13 +168,14 @@ class ToolsetIndex:
                 known = ", ".join(self._tools) or "none"
                 raise ToolError(f"there is no tool {name!r}; the tools are: {known}")
             item, given = self._tools[name]
-            return _as_text(await item.call(arguments, given))
+            return ToolResult(_as_text(await item.call(arguments, given)))
         except ToolError as error:
-            return f"error: {error}"
+            return ToolResult(f"error: {error}", failed=True)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > cancelled_before:
                 raise
-            return f"error: {type(error).__name__}: {failure_of(error, name).message}"
+            text = f"error: {type(error).__name__}: {failure_of(error, name).message}"
+            return ToolResult(text, failed=True)
 
 
 def _needed(given: Given | None) -> Given:

@@ -38,6 +38,8 @@ class Exchange(Struct, kw_only=True):
     model: str = "policy"
     tools: ToolsetIndex
     """The task's tools, for harnesses that offer them."""
+    tools_url: str | None = None
+    """Where programs find the same tools, by the Model Context Protocol; None where the task has none."""
     remaining_sec: float | None = None
     """What is left of the agent's budget; the caller enforces it."""
 

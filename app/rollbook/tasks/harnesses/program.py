@@ -14,6 +14,7 @@ from rollbook.tasks.runtimes.base import Completed
 
 __all__ = ["ProgramHarness"]
 
+MCP_FILE = ".rollbook/mcp.json"
 MESSAGES_FILE = ".rollbook/messages.json"
 PROMPT_FILE = ".rollbook/prompt.txt"
 STDERR_SHOWN_CHARS = 2_000
@@ -31,6 +32,8 @@ class ProgramHarness(Harness):
     `ROLLBOOK_PROMPT`       the text of the last user message; empty where it is longer than 64 KiB
     `ROLLBOOK_PROMPT_FILE`  a file with the same, for long ones
     `ROLLBOOK_MESSAGES`     a file with the whole conversation, a JSON list of OpenAI messages
+    `ROLLBOOK_TOOLS_URL`    the task's tools, by the Model Context Protocol over HTTP, if it has any
+    `ROLLBOOK_MCP_CONFIG`   a file that names them in the form of ``mcpServers``, if it has any
     ======================  =========================================================================
 
     and in the command each of ``{prompt}``, ``{prompt_file}``, ``{messages_file}`` and ``{model}`` is replaced where
@@ -63,6 +66,7 @@ class ProgramHarness(Harness):
         prompt = _prompt(exchange.messages).encode("utf-8", "replace")
         await runtime.write(MESSAGES_FILE, json.dumps(exchange.messages).encode())
         await runtime.write(PROMPT_FILE, prompt)
+        tools = await _offer_tools(exchange)
         values = {
             # No argument and no variable can hold a zero byte.
             "prompt": prompt.replace(b"\0", b"").decode(),
@@ -70,7 +74,8 @@ class ProgramHarness(Harness):
             "messages_file": f"{runtime.workdir}/{MESSAGES_FILE}",
             "model": self.model or exchange.model,
         }
-        ended = await runtime.run(self._command(values), env=self._environment(exchange, values), cwd=self.cwd)
+        env = self._environment(exchange, values) | tools | self.env
+        ended = await runtime.run(self._command(values), env=env, cwd=self.cwd)
         if ended.exit_code:
             # Clients name the key that they were refused with.
             raise HarnessError(_how_it_ended(ended).replace(exchange.api_key, "[key]"))
@@ -83,7 +88,7 @@ class ProgramHarness(Harness):
 
     def _environment(self, exchange: Exchange, values: Mapping[str, str]) -> dict[str, str]:
         url = _inside(exchange.base_url, exchange.runtime.url_of)
-        given = {
+        return {
             "OPENAI_BASE_URL": url,
             "OPENAI_API_BASE": url,
             "OPENAI_API_KEY": exchange.api_key,
@@ -92,7 +97,17 @@ class ProgramHarness(Harness):
             "ROLLBOOK_PROMPT_FILE": values["prompt_file"],
             "ROLLBOOK_MESSAGES": values["messages_file"],
         }
-        return given | self.env
+
+
+async def _offer_tools(exchange: Exchange) -> dict[str, str]:
+    """Variables by which the program finds the task's tools; none where it has none."""
+    if exchange.tools_url is None:
+        return {}
+    runtime = exchange.runtime
+    url = _inside(exchange.tools_url, runtime.url_of)
+    config = {"mcpServers": {"rollbook": {"type": "http", "url": url}}}
+    await runtime.write(MCP_FILE, json.dumps(config).encode(), mode=0o600)  # the URL is a secret
+    return {"ROLLBOOK_TOOLS_URL": url, "ROLLBOOK_MCP_CONFIG": f"{runtime.workdir}/{MCP_FILE}"}
 
 
 def _filled(part: str, values: Mapping[str, str]) -> str:
@@ -111,9 +126,9 @@ def _prompt(messages: Sequence[MessageDict]) -> str:
     return ""
 
 
-def _inside(base_url: str, url_of: Callable[[int], str]) -> str:
-    """The endpoint's address as programs in the runtime reach it."""
-    parts = urlsplit(base_url)
+def _inside(url: str, url_of: Callable[[int], str]) -> str:
+    """An address of the endpoint's as programs in the runtime reach it."""
+    parts = urlsplit(url)
     reached = urlsplit(url_of(parts.port or 80))
     return urlunsplit((reached.scheme, reached.netloc, parts.path, "", ""))
 
