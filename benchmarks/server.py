@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -116,10 +117,11 @@ def _report(place: Place, samples: Samples, patience: Patience, *, quick: bool) 
     for callers in CALLERS:
         speed.extend((f"{callers} × {kind}", *medians[kind, callers]) for kind in (REFERENCE, OURS, CEILING))
         base, own, top = (medians[kind, callers] for kind in (REFERENCE, OURS, CEILING))
-        ratios.append(
-            (str(callers), own[0] / base[0], top[0] / base[0], own[3] / base[3], own[5] / base[5], own[6] / base[6])
-        )
-        shares.append((str(callers), *_shares(samples[OURS, callers], _rollouts(callers, quick=quick))))
+        share = _shares(samples[OURS, callers], _rollouts(callers, quick=quick))
+        shares.append((str(callers), *share))
+        most = _most(top, own[5] + float(share[-1] or 0.0))
+        rates = (own[0] / base[0], top[0] / base[0], most / base[0])
+        ratios.append((str(callers), *rates, own[3] / base[3], own[5] / base[5], own[6] / base[6]))
     return Report(
         "server",
         SUBJECT,
@@ -140,7 +142,15 @@ def _report(place: Place, samples: Samples, patience: Patience, *, quick: bool) 
             ),
             Table(
                 "Rollbook over the reference",
-                ("callers", "rollouts/s", "ceiling's rollouts/s", "completion p50", "server CPU", "memory"),
+                (
+                    "callers",
+                    "rollouts/s",
+                    "ceiling's rollouts/s",
+                    "most by CPU",
+                    "completion p50",
+                    "server CPU",
+                    "memory",
+                ),
                 ratios,
             ),
             Table(
@@ -152,6 +162,8 @@ def _report(place: Place, samples: Samples, patience: Patience, *, quick: bool) 
         _floors(place, medians),
         (
             f"Medians of {max(len(drives) for drives in samples.values())} rounds; servers alternate within a round. "
+            "Most by CPU: the rollouts/s at which server, database and clients have used up the cores; the clients' "
+            "part is what the ceiling's run leaves to them. "
             "Memory is the proportional share (PSS) of all processes of a server at its sampled peak.",
             *patience.notes,
         ),
@@ -171,6 +183,15 @@ def _median(drives: list[Sample]) -> tuple[float, ...]:
         middle("server_cpu_ms_per_rollout"),
         median([sample.peak_bytes / _MIB for sample in drives]),
     )
+
+
+def _most(top: tuple[float, ...], spent_ms: float) -> float:
+    """Rollouts/s that the cores allow, where server and database spend so much CPU on each.
+
+    What the clients spend is known from the ceiling's run, in which they use what its server leaves of the cores.
+    """
+    cores_ms = 1_000.0 * (os.cpu_count() or 1)
+    return cores_ms / (cores_ms / top[0] - top[5] + spent_ms)
 
 
 def _shares(drives: list[Sample], rollouts: int) -> list[Cell]:
