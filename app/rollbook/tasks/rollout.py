@@ -111,6 +111,7 @@ class Rollout:
         self._segments = 0
         self._state: _State = "new"
         self._failed = False
+        self._runtime_started = False
         self._harness_ready = False
         self._harness_open = False
 
@@ -158,8 +159,6 @@ class Rollout:
             return False
         self._stages.begin("agent")
         return True
-
-    _runtime_started = False
 
     async def _set_up(self) -> None:
         if self.data.prompt is None and not self._user:
