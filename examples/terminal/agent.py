@@ -22,6 +22,7 @@ COMMAND_TIMEOUT_SEC = 60.0
 REQUEST_TIMEOUT_SEC = 600.0
 OUTPUT_SHOWN_CHARS = 8_000
 TRIES = 3
+PAUSE_SEC = 0.2
 PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 SYSTEM = """\
@@ -99,7 +100,7 @@ def ask(body: dict[str, Any]) -> Any:
                 raise
         except ValueError as error:
             raise OSError(f"it answered with no JSON: {error}") from error
-        time.sleep(0.2 * 2 ** (TRIES - left))
+        time.sleep(PAUSE_SEC * 2 ** (TRIES - left))
     raise AssertionError("the last try returns or raises")
 
 

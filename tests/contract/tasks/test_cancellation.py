@@ -38,17 +38,22 @@ AWAITS_MAX = 200
 """More than any operation has."""
 
 AGENT = """
-import json, os, urllib.request
-messages = json.load(open(os.environ["ROLLBOOK_MESSAGES"]))
+import os, socket
+where, _, path = os.environ["OPENAI_BASE_URL"].removeprefix("http://").partition("/")
+host, port = where.split(":")
+said = open(os.environ["ROLLBOOK_MESSAGES"]).read().strip()
 for turn in range(2):
-    request = urllib.request.Request(
-        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
-        json.dumps({"model": os.environ["ROLLBOOK_MODEL"], "messages": messages}).encode(),
-        {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"},
-    )
-    messages.append(json.load(urllib.request.urlopen(request))["choices"][0]["message"])
-    messages.append({"role": "user", "content": "go on"})
+    body = '{"model": "%s", "messages": %s}' % (os.environ["ROLLBOOK_MODEL"], said)
+    head = f"POST /{path}/chat/completions HTTP/1.1\\r\\nHost: {where}\\r\\nConnection: close\\r\\n"
+    head += f"Content-Type: application/json\\r\\nAuthorization: Bearer {os.environ['OPENAI_API_KEY']}\\r\\n"
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body.encode())}\\r\\n\\r\\n{body}".encode())
+        with connection.makefile("rb") as answer:
+            assert answer.readline().split()[1] == b"200"
+            answer.read()
+    said = said[:-1] + ', {"role": "assistant", "content": "42"}, {"role": "user", "content": "go on"}]'
 """
+"""Speaks HTTP by itself: it is started hundreds of times, and no module takes as long as Python itself."""
 
 
 class Busy(Task[TaskData]):
@@ -103,7 +108,7 @@ class Careful(ChatHarness):
 
 def program() -> Harness:
     """A program of two calls."""
-    return ProgramHarness([sys.executable, "-c", AGENT])
+    return ProgramHarness([sys.executable, "-I", "-S", "-c", AGENT])
 
 
 HARNESSES: dict[str, Callable[[], Harness]] = {"chat": Careful, "program": program}

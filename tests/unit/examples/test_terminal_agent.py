@@ -25,6 +25,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     messages.write_text(json.dumps([{"role": "user", "content": "Do it."}]))
     monkeypatch.setenv("ROLLBOOK_MESSAGES", str(messages))
     monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
+    monkeypatch.setattr(agent, "PAUSE_SEC", 0.001)
 
 
 def test_command_runs_and_its_exit_code_and_both_outputs_are_told() -> None:
