@@ -160,7 +160,8 @@ async def test_program_that_is_refused_its_next_turn_is_scored(played: Played) -
     assert (trace.num_turns, len(server.received), trace.is_truncated) == (1, 1, True)
 
 
-async def test_model_that_refuses_is_named_as_the_cause(played: Played) -> None:
+async def test_model_that_refuses_is_named_as_the_cause(endpoint: Endpoint) -> None:
+    played = Played("llm", endpoint)
     body: dict[str, Any] = {"error": {"message": "no such model here", "type": "invalid_request_error"}}
     async with ModelServer(default=Status(404, json.dumps(body).encode())) as server:
         trace = await played.play(server)
