@@ -7,7 +7,7 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Thread
 
@@ -15,13 +15,13 @@ import pytest
 from msgspec import Struct
 
 from examples.terminal.policy import RIGHT, PolicyServer, commands_of
-from rollbook.ledger.urls import SQLITE
+from rollbook.ledger.urls import POSTGRES, SQLITE
 from rollbook.tasks import Trace, load_rows, load_task
 from rollbook.traces.storage import loads
 from rollbook_client import RolloutClient
 from rollbook_client.messages import RolloutResultResponse
 from tests.architecture.sources import ROOT
-from tests.support.databases import DATABASES, NewLedger
+from tests.support.databases import NewLedger
 from tests.support.processes import Deployment, deployed, free_port, until
 from tests.support.runtimes import HAS_SANDBOXES
 
@@ -34,7 +34,15 @@ STOPS = {"git-archaeology": "gave_up", "makefile": "max_turns"}
 """How the wrong answers to these two end."""
 MAX_TURNS = 12
 LIMIT_SEC = 200.0
-ENTRIES = [*(("backend", database) for database in DATABASES if HAS_SANDBOXES), ("unsandboxed", SQLITE)]
+SOME = ("git-archaeology", "permissions", "sort-versions")
+"""Enough to see that the way is the same: one that gives up, one that does damage, one that is to change files."""
+ENTRIES = [
+    ("backend", SQLITE, TASKS),
+    ("backend", POSTGRES, SOME),
+    ("unsandboxed", SQLITE, SOME),
+]
+if not HAS_SANDBOXES:
+    ENTRIES = [("unsandboxed", SQLITE, TASKS)]
 
 # One row for each rollout; the same text on both databases.
 REPORT = """
@@ -75,8 +83,8 @@ def policies() -> Iterator[PolicyServer]:
         thread.join(10)
 
 
-async def play(deployment: Deployment, urls: dict[str, str]) -> dict[str, RolloutResultResponse]:
-    """Each task against each of the policies, by ``kind.task``."""
+async def play(deployment: Deployment, urls: dict[str, str], tasks: Sequence[str]) -> dict[str, RolloutResultResponse]:
+    """Each task against each of the policies, by ``kind.task``; one is enough for the broken policy."""
     rows = load_rows(load_task(TASKSET))
     assert [row.id for row in rows] == TASKS
     async with asyncio.timeout(LIMIT_SEC), RolloutClient(url=deployment.url) as client, asyncio.TaskGroup() as group:
@@ -88,6 +96,7 @@ async def play(deployment: Deployment, urls: dict[str, str]) -> dict[str, Rollou
             )
             for kind, url in urls.items()
             for row in rows
+            if row.id in (tasks[:1] if kind == "broken" else tasks)
         }
     return {name: run.result() for name, run in runs.items()}
 
@@ -104,21 +113,24 @@ def traces(deployment: Deployment) -> dict[str, Trace]:
 
 
 @pytest.mark.timeout(LIMIT_SEC + 60)
-@pytest.mark.parametrize(("entry", "database"), ENTRIES, ids=str)
+@pytest.mark.parametrize(
+    ("entry", "database", "tasks"), ENTRIES, ids=[f"{entry}-{database}" for entry, database, _ in ENTRIES]
+)
 async def test_tasks_are_told_apart_by_what_was_done(
-    entry: str, database: str, new_ledger: NewLedger, tmp_path: Path, policies: PolicyServer
+    entry: str, database: str, tasks: Sequence[str], new_ledger: NewLedger, tmp_path: Path, policies: PolicyServer
 ) -> None:
     with deployed(database, new_ledger, tmp_path) as deployment:
         deployment.serve(entrypoint=EXAMPLE / f"entry.py:{entry}")
         await deployment.answering()
-        results = await play(deployment, {kind: policies.url(kind) for kind in ("right", "wrong", "broken")})
+        results = await play(deployment, {kind: policies.url(kind) for kind in ("right", "wrong", "broken")}, tasks)
         reports = {report.rollout_id: report for report in (Report(*row) for row in deployment.rows(REPORT))}
         kept = traces(deployment)
-        again = await scored_again(deployment)
+        again = await scored_again(deployment) if tasks is TASKS else None
         deployment.check_ledger()
 
     assert reports.keys() == kept.keys() == results.keys()
-    assert again == {name: (1, report.rewards) for name, report in reports.items() if name.startswith("wrong.")}
+    if again is not None:
+        assert again == {name: (1, report.rewards) for name, report in reports.items() if name.startswith("wrong.")}
     for name, report in reports.items():
         kind, _, task = name.partition(".")
         check_row(report, kept[name])
