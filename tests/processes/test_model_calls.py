@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from rollbook.ledger.urls import SQLITE
 from rollbook_client import RolloutResultResponse
 from tests.support.documents import queries
-from tests.support.model_server import Die, Hang, ModelServer, Say, Status, in_thread
+from tests.support.model_server import Die, Hang, ModelServer, Reply, Say, Status, in_thread
 from tests.support.processes import Deployment, until
 
 KEY = "sk-the-trainers-own-key-0123"
@@ -74,21 +75,20 @@ async def test_one_select_gives_a_rollouts_calls_tokens_and_times(deployment: De
     deployment.check_ledger()
 
 
-@pytest.mark.parametrize("reply", [Status(503, b'{"error": {"message": "overloaded"}}'), Die()], ids=["503", "dies"])
-async def test_a_model_that_fails_is_an_http_error(
-    deployment: Deployment, model: ModelServer, reply: Status | Die
-) -> None:
-    model.default = reply
+async def test_a_model_that_fails_is_an_http_error(deployment: Deployment, model: ModelServer) -> None:
     serve(deployment)
     await deployment.answering()
-    result = await run(deployment, model.url, "r-1", turns=1)
-    assert (result.status, result.err_category) == ("failure", "http_error")
-    (error,) = deployment.rows("SELECT error FROM call_summary")
-    assert result.err_message is not None
-    assert f"its last model call failed: {error[0]}" in result.err_message
-    assert "/s/" not in result.err_message
+    replies: dict[str, Reply] = {"says": Status(503, b'{"error": {"message": "overloaded"}}'), "dies": Die()}
+    for name, model.default in replies.items():
+        result = await run(deployment, model.url, name, turns=1)
+        assert (result.status, result.err_category) == ("failure", "http_error")
+        ((error,),) = deployment.rows("SELECT error FROM call_summary WHERE rollout_id = ?", name)
+        assert result.err_message is not None
+        assert f"its last model call failed: {error}" in result.err_message
+        assert "/s/" not in result.err_message
 
 
+@pytest.mark.parametrize("database", [SQLITE])  # what a runner is told is the same on each
 async def test_without_model_calls_the_workflow_has_the_url_as_it_was_sent(
     deployment: Deployment, model: ModelServer
 ) -> None:
