@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from rollbook.traces import CallError, CallTokens, MessageDict, ModelCall, Trace, Usage
+
+FEWER = settings(max_examples=settings().max_examples // 2)
+"""A conversation takes long to make, and many tests make theirs: together they see enough of them."""
 
 MODES = ("extend", "rewrite", "truncate", "fresh", "again")
 

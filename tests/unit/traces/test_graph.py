@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from rollbook.traces import MessageDict, MessageGraph, MessageKeys, Node
 from rollbook.traces.matching import plainly_same
-from tests.unit.traces.conversations import Turn, assistant, played, turns, user
+from tests.unit.traces.conversations import FEWER, Turn, assistant, played, turns, user
 
 SYSTEM: MessageDict = {"role": "system", "content": "Be short."}
 
 
+@FEWER
 @given(turns())
 def test_every_call_reads_back_as_the_prompt_it_was_given_and_the_answer_it_got(made: list[Turn]) -> None:
     trace = played(made)
@@ -27,6 +28,7 @@ def test_every_call_reads_back_as_the_prompt_it_was_given_and_the_answer_it_got(
             assert trace.nodes[call.node] == Node(call.prompt, turn.answer, sampled=True, call=call.number)
 
 
+@FEWER
 @given(turns())
 def test_every_answer_is_on_a_branch_and_every_branch_ends_where_nothing_follows(made: list[Turn]) -> None:
     trace = played(made)
@@ -45,6 +47,7 @@ def test_every_answer_is_on_a_branch_and_every_branch_ends_where_nothing_follows
         assert numbers == sorted(set(numbers))
 
 
+@FEWER
 @given(turns())
 def test_equal_messages_at_one_place_are_one_node_unless_the_model_wrote_both(made: list[Turn]) -> None:
     trace = played(made)
@@ -53,6 +56,7 @@ def test_equal_messages_at_one_place_are_one_node_unless_the_model_wrote_both(ma
     assert max(unsampled.values()) == 1
 
 
+@FEWER
 @given(turns())
 def test_graph_over_stored_nodes_goes_on_as_the_first_would(made: list[Turn]) -> None:
     trace = played(made)

@@ -26,7 +26,7 @@ from rollbook.traces import (
     pack,
     unpack,
 )
-from tests.unit.traces.conversations import Turn, assistant, played, tokenised, user
+from tests.unit.traces.conversations import FEWER, Turn, assistant, played, tokenised, user
 
 
 def whole() -> Trace:
@@ -66,6 +66,7 @@ def whole() -> Trace:
     return trace
 
 
+@FEWER
 @given(tokenised())
 def test_trace_comes_back_as_it_was(made: list[Turn]) -> None:
     trace = played(made)
@@ -78,6 +79,7 @@ def test_trace_comes_back_as_it_was(made: list[Turn]) -> None:
             assert again.full_tokens(number) == trace.full_tokens(number)
 
 
+@FEWER
 @given(tokenised(longest=5), tokenised(longest=3))
 def test_trace_that_was_read_goes_on_as_the_written_one_would(made: list[Turn], more: list[Turn]) -> None:
     trace = played(made)

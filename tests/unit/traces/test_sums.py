@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from rollbook.traces import TokenSums, Trace, Usage
-from tests.unit.traces.conversations import Turn, assistant, played, turns, user
+from tests.unit.traces.conversations import FEWER, Turn, assistant, played, turns, user
 
 
 def by_branches(trace: Trace) -> TokenSums:
@@ -25,6 +25,7 @@ def by_branches(trace: Trace) -> TokenSums:
     return TokenSums(read, written, total)
 
 
+@FEWER
 @given(turns(longest=12))
 def test_sums_are_those_of_walking_all_branches(made: list[Turn]) -> None:
     trace = played(made)
@@ -37,6 +38,7 @@ def test_sums_are_those_of_walking_all_branches(made: list[Turn]) -> None:
     )
 
 
+@FEWER
 @given(turns(longest=12))
 def test_output_tokens_count_every_answer_exactly_once(made: list[Turn]) -> None:
     known = [turn.usage for turn in made if turn.answer is not None and turn.usage is not None]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from rollbook.traces import CallTokens, ModelCall, Trace, Usage, sample_messages
-from tests.unit.traces.conversations import Turn, assistant, played, turns, user
+from tests.unit.traces.conversations import FEWER, Turn, assistant, played, turns, user
 
 CALL = ModelCall(started_at=1, ended_at=2)
 A = [user("a")]
@@ -121,6 +121,7 @@ def test_sample_is_the_callers_to_change() -> None:
     assert made.nodes[1].message["tool_calls"] == [{"id": "1"}]
 
 
+@FEWER
 @given(turns())
 def test_final_branch_is_one_of_the_branches_and_has_the_last_call(made: list[Turn]) -> None:
     one = played(made)

@@ -16,7 +16,7 @@ from rollbook.traces import (
     training_lines,
     training_rows,
 )
-from tests.unit.traces.conversations import Turn, assistant, played, tokenised, turns, user
+from tests.unit.traces.conversations import FEWER, Turn, assistant, played, tokenised, turns, user
 
 
 def by_whole_prompts(trace: Trace, made: list[Turn], numbers: list[int]) -> list[Sequence]:
@@ -42,6 +42,7 @@ def by_whole_prompts(trace: Trace, made: list[Turn], numbers: list[int]) -> list
     return sequences
 
 
+@FEWER
 @given(tokenised())
 def test_tokens_of_a_call_come_back_whole(made: list[Turn]) -> None:
     trace = played(made)
@@ -49,6 +50,7 @@ def test_tokens_of_a_call_come_back_whole(made: list[Turn]) -> None:
         assert trace.full_tokens(number) == turn.tokens
 
 
+@FEWER
 @given(tokenised())
 def test_sequences_of_a_branch_are_those_of_its_whole_prompts(made: list[Turn]) -> None:
     trace = played(made)
@@ -58,6 +60,7 @@ def test_sequences_of_a_branch_are_those_of_its_whole_prompts(made: list[Turn]) 
         assert branch_sequences(loads(dumps(trace)), branch) == expected
 
 
+@FEWER
 @given(tokenised())
 def test_masks_cover_sampled_tokens_only_and_each_of_them_once(made: list[Turn]) -> None:
     trace = played(made)
@@ -85,6 +88,7 @@ def _ids(made: list[Turn], number: int) -> list[int]:
     return tokens.ids
 
 
+@FEWER
 @given(tokenised())
 def test_each_sampled_token_follows_exactly_the_prompt_it_was_sampled_from(made: list[Turn]) -> None:
     rows = training_rows(played(made))
@@ -201,6 +205,7 @@ def test_rollout_without_calls_has_no_rows() -> None:
     assert training_lines(trace) == b""
 
 
+@FEWER
 @given(turns())
 def test_without_token_ids_there_is_no_training_data(made: list[Turn]) -> None:
     trace = played(made)
