@@ -13,6 +13,7 @@ import pytest
 from rollbook.ledger.archives.moving import archive
 from rollbook.ledger.audit import audit
 from rollbook.ledger.replay import verify_replay
+from rollbook.ledger.urls import SQLITE
 from rollbook.settings import DATABASE_VARIABLE
 from rollbook.traces.trace import Span, TraceError
 from rollbook_client.events import TraceSaved
@@ -166,6 +167,7 @@ def test_wrong_uses_say_what_to_do(rollbook: CommandLine, arguments: list[str], 
     assert says in told.error_line
 
 
+@pytest.mark.parametrize("database", [SQLITE])
 def test_the_command_line_finds_tasks_in_its_folder(writer: make.Writing, database_url: str, tmp_path: Path) -> None:
     run_rollout(writer, "r-1", saved(played("42")))
     source = """
