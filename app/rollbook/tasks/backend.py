@@ -16,6 +16,7 @@ from rollbook.interception.endpoint import close_shared_endpoint
 from rollbook.sdk.context import RolloutContext, get_rollout_context
 from rollbook.sdk.sample import RolloutSample
 from rollbook.sdk.span import StageSpan, timed
+from rollbook.sdk.values import shown
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.errors import cause_of
 from rollbook.tasks.harnesses.base import Harness
@@ -51,6 +52,12 @@ class TaskBackend(ExecutionBackend):
         max_concurrent: int | None = DEFAULT_MAX_CONCURRENT,
     ) -> None:
         self.task = load_task(task)
+        if not isinstance(harness, Harness):
+            raise TypeError(f"harness must be a Harness, as ProgramHarness([…]) is; got {shown(harness)}")
+        if isinstance(runtime, Runtime) or not callable(runtime):
+            raise TypeError(f"runtime makes one for each rollout: pass the class, or a function; got {shown(runtime)}")
+        if limits is not None and not isinstance(limits, RolloutLimits):
+            raise TypeError(f"limits must be RolloutLimits(max_turns=…), got {shown(limits)}")
         self.harness = harness
         self.runtime = runtime
         self.limits = limits or RolloutLimits()
@@ -77,7 +84,9 @@ class TaskBackend(ExecutionBackend):
         """
         metadata = request.metadata or {}
         row = metadata.get("task")
-        fields: dict[str, Any] = dict(row) if isinstance(row, Mapping) else {}
+        if row is not None and not isinstance(row, Mapping):
+            raise ValueError(f"metadata['task'] must be an object, the row of the task; got {shown(row)}")
+        fields: dict[str, Any] = dict(row or {})
         fields.setdefault("id", request.id)
         if request.prompt:
             fields["prompt"] = request.prompt

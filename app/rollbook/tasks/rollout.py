@@ -26,13 +26,13 @@ from rollbook.tasks.arguments import Given
 from rollbook.tasks.budget import CumulativeBudget, SharedDeadline
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.errors import RuntimeStoppedError, TaskError, trace_error
-from rollbook.tasks.harnesses.base import Exchange, Harness
+from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError
 from rollbook.tasks.harnesses.returned import returned_messages
 from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.scoring import check_scores, score
 from rollbook.tasks.task import Task
-from rollbook.tasks.timing import Stages
+from rollbook.tasks.timing import Stage, Stages
 from rollbook.tasks.toolsets import ToolsetIndex
 from rollbook.tasks.turns import Turns
 from rollbook.tasks.verdicts import segment_errors, stage_error
@@ -153,7 +153,7 @@ class Rollout:
         except StageError as error:
             self._state = "over"
             self._check_borrowed()
-            self._record(stage_error("setup" if self._runtime_started else "boot", error))
+            self._record_stage("setup" if self._runtime_started else "boot", error)
         if self._failed:
             self._state = "over"
             return False
@@ -173,7 +173,7 @@ class Rollout:
         await self._boot()
         with self._stages.during("setup"):
             deadline = SharedDeadline(self.data.timeouts.setup)
-            await _shared(deadline, "the task's set-up", lambda: self._task.setup(self.data, self._started))
+            await _shared(deadline, "the task's set-up", lambda: _done(self._task.setup(self.data, self._started)))
             self._harness_ready = self._harness_open = True
             await _shared(deadline, "the harness's set-up", lambda: self._harness.setup(self._started, self.data))
             await run_stage(self._connect, "opening the interception endpoint", limit_sec=None)
@@ -258,6 +258,8 @@ class Rollout:
             self.trace.commit_prompt(returned_messages(said, rollout_id=self.trace.rollout_id))
         for found in segment_errors(failure, turns=self._turns, budget=self._budget):
             self._record(found)
+        if failure is not None and not self._turns.stopped:
+            self._log("the agent", failure)
 
     async def _conversation(self, new: list[MessageDict]) -> list[MessageDict]:
         if self._segments and not self._harness.resumes:
@@ -345,7 +347,7 @@ class Rollout:
         try:
             with self._stages.during("finalize"):
                 await run_stage(
-                    lambda: self._task.finalize(self.data, self._started, self.trace),
+                    lambda: _done(self._task.finalize(self.data, self._started, self.trace)),
                     "finalize",
                     limit_sec=timeouts.finalize,
                 )
@@ -359,9 +361,9 @@ class Rollout:
             self._fail_ending("scoring", error)
         self._tell_scores()
 
-    def _fail_ending(self, stage: str, error: StageError) -> None:
+    def _fail_ending(self, stage: Stage, error: StageError) -> None:
         if not self._borrowed_is_stopped():  # that is its owner's fault, and raised to the caller
-            self._record(stage_error(stage, error))
+            self._record_stage(stage, error)
 
     async def _score(self) -> None:
         errors = await score(self._given, self._task, self._harness)
@@ -419,6 +421,16 @@ class Rollout:
                 "the borrowed runtime has been stopped by its owner; keep it until its borrowers have closed"
             )
 
+    def _record_stage(self, stage: Stage, error: StageError) -> None:
+        self._record(stage_error(stage, error))
+        self._log(stage, error)
+
+    def _log(self, what: str, error: StageError) -> None:
+        """Say where user code raised what failed the rollout: the trace has the text alone."""
+        cause = error.__cause__
+        if cause is not None and not isinstance(cause, (TaskError, HarnessError)):
+            log.error("rollout %s: %s failed", self.trace.rollout_id, what, exc_info=cause)
+
     def _record(self, error: TraceError) -> None:
         self._failed = True
         self.trace.errors.append(error)
@@ -433,3 +445,9 @@ async def _shared(deadline: SharedDeadline, who: str, step: Callable[[], Awaitab
             text = f"{who} ended the {deadline.limit_sec:g}s that the set-up of task and harness share"
             raise StageError(Failure(text, RolloutErrorCategory.TIMEOUT)) from None
         raise
+
+
+async def _done(returned: Awaitable[None] | None) -> None:
+    """Wait for what a method of the task returned: one that is not async has nothing to wait for."""
+    if inspect.isawaitable(returned):
+        await returned

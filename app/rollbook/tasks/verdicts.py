@@ -16,6 +16,10 @@ __all__ = ["segment_errors", "stage_error"]
 
 def stage_error(stage: str, error: StageError) -> TraceError:
     """The entry for a stage that failed: by what user code raised, or by a deadline of ours."""
+    if isinstance(error.__cause__, LookupError):
+        # Its text is the key alone.
+        named = f"{type(error.__cause__).__name__}: {error.failure.message}"
+        return _entry(stage, type(error.__cause__).__name__, Failure(named, error.failure.category))
     return _entry(stage, "TimeoutError" if _is_deadline(error) else type(error.__cause__).__name__, error.failure)
 
 

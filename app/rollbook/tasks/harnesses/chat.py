@@ -22,18 +22,26 @@ PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
 class ChatHarness(Harness):
     """Asks the model, calls the tools that it names, and asks again until it names none.
 
-    `params` go into every request (temperature, max_tokens, …). Tools of one answer run side by side; an error of a
-    tool is the tool's answer. The model's turns are bounded by the rollout's limits, not here. A call that failed of
-    what may pass (no connection, 408, 429, 5xx) is made up to `tries` times, each after twice the time or as the
-    model server says by ``Retry-After``.
+    `model` is the name to ask for, by default `policy`. `params` go into every request (temperature, max_tokens, …).
+    Tools of one answer run side by side; an error of a tool is the tool's answer. The model's turns are bounded by the
+    rollout's limits, not here. A call that failed of what may pass (no connection, 408, 429, 5xx) is made up to `tries`
+    times, each after twice the time or as the model server says by ``Retry-After``.
     """
 
     name: ClassVar[str] = "chat"
     resumes: ClassVar[bool] = True
 
-    def __init__(self, *, params: Mapping[str, Any] | None = None, tries: int = 5, backoff_sec: float = 0.5) -> None:
+    def __init__(
+        self,
+        *,
+        model: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        tries: int = 5,
+        backoff_sec: float = 0.5,
+    ) -> None:
         if tries < 1 or backoff_sec < 0:
             raise ValueError(f"tries must be 1 or more and backoff_sec 0 or more, got {tries} and {backoff_sec}")
+        self.model = model
         self.params = dict(params or {})
         self.tries, self.backoff_sec = tries, backoff_sec
 
@@ -41,12 +49,17 @@ class ChatHarness(Harness):
         messages = list(exchange.messages)
         async with httpx.AsyncClient(timeout=None, trust_env=False) as client:
             while True:
-                answer = await self._ask(client, exchange, self.params | _body(exchange, messages))
+                answer = await self._ask(client, exchange, self.params | self._body(exchange, messages))
                 messages.append(answer)
                 calls = answer.get("tool_calls") or []
                 if not calls:
                     return None
                 messages += await asyncio.gather(*(_result(exchange, call) for call in calls))
+
+    def _body(self, exchange: Exchange, messages: list[MessageDict]) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": self.model or exchange.model, "messages": messages}
+        definitions = exchange.tools.definitions
+        return body | {"tools": definitions} if definitions else body
 
     async def _ask(self, client: httpx.AsyncClient, exchange: Exchange, body: dict[str, Any]) -> MessageDict:
         url, headers = f"{exchange.base_url}/chat/completions", {"Authorization": f"Bearer {exchange.api_key}"}
@@ -69,12 +82,6 @@ class ChatHarness(Harness):
             if number == self.tries:
                 raise failure
             await asyncio.sleep(delay_sec)
-
-
-def _body(exchange: Exchange, messages: list[MessageDict]) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": exchange.model, "messages": messages}
-    definitions = exchange.tools.definitions
-    return body | {"tools": definitions} if definitions else body
 
 
 def _message(answer: httpx.Response) -> MessageDict:
