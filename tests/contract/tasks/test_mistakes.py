@@ -1,0 +1,82 @@
+"""Mistakes of those who write tasks: each is named where it was made, and its traceback is in the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from rollbook.tasks import TaskBackend
+from rollbook.tasks.data import TaskData
+from rollbook.tasks.harnesses.chat import ChatHarness
+from rollbook.tasks.limits import RolloutLimits
+from rollbook.tasks.runtimes.base import Runtime
+from rollbook.tasks.runtimes.subprocess import SubprocessRuntime
+from rollbook.tasks.task import Task
+from rollbook.traces.trace import Trace
+from tests.contract.tasks.playing import Bare, Stage, played
+from tests.support.model_server import ModelServer, Say
+
+
+class Forgetful(Task[TaskData]):
+    """Looks for what is not there."""
+
+    async def setup(self, data: TaskData, runtime: Runtime) -> None:
+        {"name": "value"}["secret"]
+
+
+class Plain(Task[TaskData]):
+    """Waits for nothing, and so is not async."""
+
+    def setup(self, data: TaskData, runtime: Runtime) -> None:  # type: ignore[override]
+        self.state.ready = True
+
+    def finalize(self, data: TaskData, runtime: Runtime, trace: Trace) -> None:  # type: ignore[override]
+        trace.info["ready"] = self.state.ready
+
+
+async def test_error_of_a_task_is_named_and_its_traceback_is_in_the_log(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    trace = await played(stage.rollout(None, task=Forgetful()))
+    assert [(error.stage, error.type, error.message) for error in trace.errors] == [
+        ("setup", "KeyError", "KeyError: 'secret'")
+    ]
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.exc_info is not None
+    assert "in setup" in (record.exc_text or logging.Formatter().formatException(record.exc_info))
+
+
+async def test_methods_that_wait_for_nothing_need_not_be_async(stage: Stage) -> None:
+    async with ModelServer(Say("42")) as model:
+        trace = await played(stage.rollout(model, task=Plain()))
+    assert (trace.ok, trace.info) == (True, {"ready": True})
+
+
+async def test_model_is_asked_for_by_the_name_that_the_harness_was_given(stage: Stage) -> None:
+    async with ModelServer(Say("42"), Say("42")) as model:
+        await played(stage.rollout(model, ChatHarness(model="glm-5")))
+        await played(stage.rollout(model, ChatHarness()))
+        assert [json.loads(received.body)["model"] for received in model.received] == ["glm-5", "policy"]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"harness": ChatHarness}, "harness must be a Harness"),
+        ({"runtime": SubprocessRuntime()}, "pass the class, or a function"),
+        ({"limits": {"max_turns": 4}}, "limits must be RolloutLimits"),
+    ],
+    ids=["a class of harnesses", "a runtime", "limits as a dict"],
+)
+def test_wrong_arguments_of_a_backend_are_refused_when_it_is_made(given: dict[str, Any], complaint: str) -> None:
+    arguments: dict[str, Any] = {
+        "task": Bare,
+        "harness": ChatHarness(),
+        "runtime": SubprocessRuntime,
+        "limits": RolloutLimits(),
+    }
+    with pytest.raises(TypeError, match=complaint):
+        TaskBackend(**(arguments | given))
