@@ -7,7 +7,11 @@ from __future__ import annotations
 
 _LAST_SCORING = "coalesce((SELECT max(v.scoring) FROM scorings v WHERE v.number = r.number), 0)"
 _COUNTS = f"sc.number = r.number AND sc.attempt = r.attempt AND sc.scoring = {_LAST_SCORING}"
-_REWARD = f"(SELECT {{summed:sc}} FROM scores sc WHERE {_COUNTS} AND sc.kind = 'reward')"
+# What a rollout that failed was given until then is no reward of it: only a later scoring can be.
+_REWARD = (
+    f"(SELECT {{summed:sc}} FROM scores sc WHERE {_COUNTS} AND sc.kind = 'reward'"
+    " AND (r.status = 'success' OR sc.scoring > 0))"
+)
 _POLICY_CALLS = "FROM model_calls c WHERE c.number = r.number AND c.attempt = r.attempt AND c.purpose = 'policy'"
 
 

@@ -64,9 +64,11 @@ ACTIVE = "finished_at IS NULL OR scheduler IS NOT NULL"
 """A rollout that is not over, or cleans up."""
 REWARD = (
     "(SELECT {summed:s} FROM scores s WHERE s.number = r.number AND s.kind = 'reward' AND s.attempt = r.attempt"
-    " AND s.scoring = coalesce((SELECT max(v.scoring) FROM scorings v WHERE v.number = r.number), 0))"
+    " AND s.scoring = coalesce((SELECT max(v.scoring) FROM scorings v WHERE v.number = r.number), 0)"
+    " AND (r.status = 'success' OR s.scoring > 0))"
 )
-"""The sum of what its last scoring gave, of the rollout `r`; for `view_sql`."""
+"""The sum of what its last scoring gave, of the rollout `r`; for `view_sql`. A failed rollout's own scores count for
+nothing."""
 _ELSEWHERE = {"active": f"({ACTIVE})", "label": "a.label", "reward": REWARD, "err_message": "o.err_message"}
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(RolloutView))
 

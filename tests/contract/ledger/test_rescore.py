@@ -37,6 +37,7 @@ from tests.support.sql import rows
 
 SCORES = (cmd.Score("exact", 0.25), cmd.Score("style", None), cmd.Score("length", 3.0))
 WEIGHTS = {"exact": 2.0, "style": 1.0}
+VIEWED = ("reward_outcomes", "rollout_summary", "rollout_reports")
 ONE = "SELECT reward, rewards, metrics, scoring FROM rollout_reports WHERE rollout_id = 'r-1'"
 
 
@@ -190,3 +191,20 @@ def test_rollout_scored_while_it_is_archived_stays_whole(
     archive(database_url, before_at=2**62, to=tmp_path / "late")
     assert events(database_url) == {}
     assert_sound(database_url)
+
+
+def test_scores_of_a_rollout_that_failed_are_no_reward_until_it_is_scored_once_more(
+    writer: Writing, database_url: str
+) -> None:
+    writer.batch(scheduler(), admit())
+    writer.do(claim())
+    writer.batch(
+        record(ev.RewardRecorded(attempt=0, name="exact", value=1.0)),
+        finish(status="failure", err_message="the other reward raised", err_category="agent_error", rewards=()),
+    )
+    for view in VIEWED:
+        assert rows(database_url, f"SELECT status, reward FROM {view}") == [("failure", None)], view
+    assert rows(database_url, "SELECT name, value FROM score_summary") == [("exact", 1.0)]
+    writer.do(rescore())
+    for view in VIEWED:
+        assert rows(database_url, f"SELECT status, reward FROM {view}") == [("failure", 0.5)], view
