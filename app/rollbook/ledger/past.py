@@ -238,6 +238,8 @@ def _view(state: RolloutState, history: HistoryRows) -> RolloutView:
         value * weight
         for _, _, attempt, kind, _, value, weight, scoring in history["scores"]
         if kind == "reward" and (attempt, scoring) == (state.attempt, last) and None not in (value, weight)
+        # What a rollout that failed was given until then is no reward of it.
+        if state.status == "success" or scoring > 0
     ]
     return RolloutView(
         **shared,
