@@ -21,6 +21,7 @@ WAIT_SEC = 60.0
 
 _TRAINER = """
 import asyncio, sys
+from pathlib import Path
 from rollbook_client import RolloutClient
 
 async def main(url, api_key, until, folder):
@@ -33,7 +34,7 @@ async def main(url, api_key, until, folder):
         for n in range(5)
     ]
     for number, handle in enumerate(handles):
-        await asyncio.to_thread(open(f"{folder}/{number}", "wb").write, handle.save())
+        await asyncio.to_thread(Path(folder, str(number)).write_bytes, handle.save())
     print("saved", flush=True)
     await asyncio.gather(*handles)
 
