@@ -37,10 +37,10 @@ from rollbook.tasks.toolsets import ToolsetIndex
 from rollbook.tasks.turns import Turns
 from rollbook.tasks.verdicts import segment_errors, stage_error
 from rollbook.traces.events import called
-from rollbook.traces.graph import copied
 from rollbook.traces.storage import dumps
 from rollbook.traces.trace import Trace, TraceError
 from rollbook_client.events import Event, MetricRecorded, RewardRecorded, TraceSaved
+from rollbook_client.jsons import copied
 from rollbook_client.statuses import RolloutErrorCategory
 
 __all__ = ["Rollout"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import msgspec
 
 from rollbook.traces.matching import MessageDict, MessageKeys, plainly_same
+from rollbook_client.jsons import copied
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -112,15 +111,3 @@ class MessageGraph:
         node = self.nodes[number]
         self._children.setdefault(node.parent, {}).setdefault(self._keys.of(node.message), []).append(number)
         self._calls.append(node.call if node.sampled else self.call_at(node.parent))
-
-
-def copied(value: Any) -> Any:
-    """A copy of JSON data that later changes to the original leave alone."""
-    kind = type(value)
-    if kind is str or kind is int or kind is float or kind is bool or value is None:
-        return value
-    if kind is dict:
-        return {key: copied(item) for key, item in value.items()}
-    if kind is list:
-        return [copied(item) for item in value]
-    return copy.deepcopy(value)

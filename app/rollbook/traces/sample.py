@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rollbook.traces.graph import copied
 from rollbook.traces.matching import MessageDict
 from rollbook.traces.trace import Trace
+from rollbook_client.jsons import copied
 
 
 def sample_messages(trace: Trace) -> list[MessageDict]:
