@@ -3,10 +3,14 @@
 For every turn, in this order: a rollout that has stopped takes none; the four limits; the stops that look at the
 trace; then the interceptors and the stops of the request. For every answer: its interceptors, then the turn is
 committed, then its stops.
+
+Hooks may wait, and the other calls of a rollout go on meanwhile. So whether there is room for a turn is asked again
+when its hooks have been; from there on it is in flight without any wait.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
@@ -56,6 +60,10 @@ class Turns:
         self._keys = MessageKeys()
         self._passed: dict[Hashable, list[MessageDict]] = {}
         """What has been through the interceptors, by how the program has it, and what became of it each time."""
+        self._passing: dict[Hashable, asyncio.Event] = {}
+        """What is with the interceptors now, by the same; set once it has been."""
+        self._news = asyncio.Event()
+        """Set, and replaced, when a call has ended or the exchange is over."""
 
     @property
     def needs_whole_answer(self) -> bool:
@@ -81,12 +89,7 @@ class Turns:
 
     async def before(self, request: Request) -> Request:
         """See `CallPolicy.before`."""
-        self._refuse_if_over()
-        limit = self._limits.reached(self.trace)
-        if limit is None and self._turns_are_out():
-            limit = "max_turns"
-        if limit is not None:
-            self._stop(limit)
+        await self._room()
         async with _Blaming(self):
             if name := await first_stop(self._hooks.trace_stops, self._given):
                 self._stop(name)
@@ -95,8 +98,7 @@ class Turns:
             if name := await first_stop(self._hooks.request_stops, self._given, boundary=request):
                 self.trace.commit_prompt(request.messages)
                 self._stop(name)
-        # Another call of this rollout may have ended the exchange while the hooks ran.
-        self._refuse_if_over()
+        await self._room()
         self.in_flight += 1
         return request
 
@@ -120,18 +122,43 @@ class Turns:
 
     def failed(self, request: Request, call: ModelCall) -> None:
         """See `CallPolicy.failed`."""
-        self.in_flight -= 1
+        self._land()
         # Its prompt stays out of the graph: what was never answered is no branch.
         call = self.trace.commit_call(call, None, None)
         self._tell(called(call))
         if call.error is not None and call.error.kind != "aborted":
             self.failed_call = call
 
-    def _refuse_if_over(self) -> None:
-        if self.trace.stop_condition is not None:
-            raise Refused(self.trace.stop_condition)
-        if self.task_error is not None:
-            raise Refused(self.task_error.hook or "error of the task")
+    def blame(self, error: TaskError) -> None:
+        """Keep the first mistake of a hook; the exchange is over."""
+        if self.task_error is None:
+            self.task_error = error
+        self._tell_those_who_wait()
+
+    async def _room(self) -> None:
+        """Return where a turn may be served now, raise `Refused` where none may.
+
+        Where the turns on their way are all that are left, this waits for what becomes of them: an answer takes the
+        turn, and after a failure it is there for another call.
+        """
+        while True:
+            if self.trace.stop_condition is not None:
+                raise Refused(self.trace.stop_condition)
+            if self.task_error is not None:
+                raise Refused(self.task_error.hook or "error of the task")
+            if limit := self._limits.reached(self.trace):
+                self._stop(limit)
+            if not self._turns_are_out():
+                return
+            await self._news.wait()
+
+    def _land(self) -> None:
+        self.in_flight -= 1
+        self._tell_those_who_wait()
+
+    def _tell_those_who_wait(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     def _turns_are_out(self) -> bool:
         """Whether the turns that are on their way take all that are left."""
@@ -142,6 +169,7 @@ class Turns:
         if self.trace.stop_condition is None:
             self.trace.stop_condition = name
             self._tell(ExchangeStopped(attempt=0, condition=name))
+            self._tell_those_who_wait()
         raise Refused(name)
 
     async def _intercepted(self, request: Request, new: frozenset[int]) -> Request:
@@ -160,6 +188,27 @@ class Turns:
         A program goes on having a message as it was before it was rewritten, at another place too where it has cut
         its history. So messages are told by what they say: of several equal ones the first was the first.
         """
+        while True:
+            request, new = self._with_what_passed(sent)
+            passing = {id(event): event for key in new.values() if (event := self._passing.get(key)) is not None}
+            if not passing:
+                break
+            for event in passing.values():  # another call brought the same at the same time
+                await event.wait()
+        passed = asyncio.Event()
+        self._passing.update(dict.fromkeys(new.values(), passed))
+        try:
+            request = await self._intercepted(request, frozenset(new))
+            for index, key in new.items():
+                self._passed.setdefault(key, []).append(request.messages[index])
+        finally:
+            for key in set(new.values()):
+                del self._passing[key]
+            passed.set()
+        return request
+
+    def _with_what_passed(self, sent: Request) -> tuple[Request, dict[int, Hashable]]:
+        """The request with its messages as they were handed on before, and those that are new, by their indices."""
         seen: Counter[Hashable] = Counter()
         messages: list[MessageDict] = []
         first_time: dict[int, Hashable] = {}
@@ -173,16 +222,15 @@ class Turns:
                 first_time[index] = key
             seen[key] += 1
         known = self.trace.graph.known(messages)
-        new = {index: key for index, key in first_time.items() if index >= known}
-        request = await self._intercepted(msgspec.structs.replace(sent, messages=messages), frozenset(new))
-        for index, key in new.items():
-            self._passed.setdefault(key, []).append(request.messages[index])
-        return request
+        request = msgspec.structs.replace(sent, messages=messages)
+        return request, {index: key for index, key in first_time.items() if index >= known}
 
     def _commit(self, request: Request, response: Response, call: ModelCall) -> ModelCall:
-        self.in_flight -= 1  # from now on it counts among the trace's turns
-        prompt = self.trace.commit_prompt(request.messages)
-        call = self.trace.commit_call(call, response.message, prompt)
+        try:
+            prompt = self.trace.commit_prompt(request.messages)
+            call = self.trace.commit_call(call, response.message, prompt)
+        finally:
+            self._land()
         self._tell(called(call))
         return call
 
@@ -203,6 +251,5 @@ class _Blaming:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, TaskError):
-            if self._turns.task_error is None:
-                self._turns.task_error = error
+            self._turns.blame(error)
             raise Refused(error.hook or "error of the task") from error

@@ -5,6 +5,7 @@ Nothing of ours is replaced: the agent's calls go through the endpoint to a scri
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -200,6 +201,12 @@ class Stage:
     def tells[E: Event](self, kind: type[E]) -> list[E]:
         """What was told of this kind."""
         return [event for event in self.told if isinstance(event, kind)]
+
+    async def until_waiting(self, programs: int) -> None:
+        """Wait until so many calls of the rollout are under way."""
+        async with asyncio.timeout(WAIT_SEC):
+            while self.endpoint.sessions[-1].waiting != programs:  # noqa: ASYNC110 - connections tell nobody
+                await asyncio.sleep(0)
 
     @property
     def left_behind(self) -> list[str]:
