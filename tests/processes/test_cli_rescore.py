@@ -15,6 +15,9 @@ from rollbook.ledger.audit import audit
 from rollbook.ledger.replay import verify_replay
 from rollbook.ledger.urls import SQLITE
 from rollbook.settings import DATABASE_VARIABLE
+from rollbook.tasks.data import TaskData
+from rollbook.tasks.hooks import reward
+from rollbook.tasks.task import Task
 from rollbook.traces.trace import Span, TraceError
 from rollbook_client.events import TraceSaved
 from tests.support import ledger as make
@@ -24,6 +27,9 @@ from tests.support.sql import rows
 
 TASK = "tests.support.saved_traces:Sums"
 STRICT = "tests.support.saved_traces:Strict"
+AWAY = "tests.support.saved_traces:Away"
+ROOTED = "tests.support.saved_traces:Rooted"
+FRONT = "SELECT scoring, reward, rewards, metrics FROM rollout_reports ORDER BY rollout_id"
 
 
 @pytest.fixture
@@ -41,6 +47,14 @@ def rollbook(database_url: str, capfd: pytest.CaptureFixture[str]) -> CommandLin
 def writer(database_url: str) -> Iterator[make.Writing]:
     with make.writing(database_url) as writer:
         yield writer
+
+
+class Silent(Task[TaskData]):
+    """A task that has nothing to say."""
+
+    @reward
+    def right(self) -> None:
+        return None
 
 
 def scores(database_url: str, rollout_id: str) -> list[tuple[object, ...]]:
@@ -118,7 +132,6 @@ def test_what_cannot_be_scored_is_named_and_skipped(
     }
     assert events(database_url) == before
     assert rollbook("rescore", "--prefix", "", "--task", TASK).out.endswith("5 skipped\n")
-    assert rollbook("rescore", "--prefix", "x", "--task", TASK).out == "no rollouts to score\n"
 
 
 def test_what_goes_wrong_is_told_and_makes_the_exit_code_1(
@@ -137,16 +150,105 @@ def test_what_goes_wrong_is_told_and_makes_the_exit_code_1(
     assert told.code == 1
     lines = {line["rollout_id"]: line for line in told.json_lines}
     assert list(lines) == names
-    assert lines["long"]["outcome"] == "scored"
+    assert (lines["long"]["outcome"], lines["long"]["scoring"]) == ("incomplete", None)
     assert lines["long"]["rewards"] == {"right": 0.0, "short": None}
+    assert lines["long"]["lost"] == ["@reward Strict.short"]
     assert ["5 characters are too many" in error for error in lines["long"]["errors"]] == [True]
     assert "this is no trace" in lines["damaged"]["reason"]
     assert "its trace is damaged" in lines["no-base64"]["reason"]
     assert "its data does not fit the task" in lines["other-data"]["reason"]
     assert "answer" in lines["other-data"]["reason"]
-    assert lines["nobody"]["reason"] == "no rollout has this id"
+    assert "no rollout has this id; list what there is" in lines["nobody"]["reason"]
     assert (lines["fine"]["outcome"], lines["fine"]["reward"]) == ("scored", 1.0)
-    assert rows(database_url, "SELECT count(*) FROM scorings") == [(2,)]
+    assert rows(database_url, "SELECT count(*) FROM scorings") == [(1,)]
+    assert told.err.splitlines()[-1] == (
+        "rollbook: 4 rollouts could not be scored, and the lines above say why; nothing is written for 1 rollout, "
+        "since scores did not come back from @reward Strict.short (1); mend that and run this again, or put what came "
+        "back in front with --keep-partial"
+    )
+
+
+def test_a_task_of_which_nothing_works_takes_no_score_away(
+    rollbook: CommandLine, writer: make.Writing, database_url: str
+) -> None:
+    run_rollout(writer, "r-1", saved(played("42")))
+    run_rollout(writer, "r-2", saved(played("42")))
+    assert rollbook("rescore", "r-2", "--task", TASK).code == 0
+    before, front = events(database_url), rows(database_url, FRONT)
+    for arguments in (["--dry-run"], []):
+        told = rollbook("rescore", "--prefix", "r-", "--task", AWAY, *arguments)
+        assert told.code == 1
+        assert [line.split()[:3] for line in told.out.splitlines() if line.startswith("r-")] == [
+            ["r-1", "incomplete", "1.25"],
+            ["r-2", "incomplete", "1"],
+        ]
+        assert "the checker is gone" in told.out
+        line = told.err.splitlines()[-1]
+        assert "nothing is written for 2 rollouts" in line
+        for who in ("@metric Away.length", "@reward Away.right", "@reward Away.short", "the judge style"):
+            assert f"{who} (2)" in line
+        assert (events(database_url), rows(database_url, FRONT)) == (before, front)
+
+
+def test_what_came_back_is_kept_where_that_is_asked_for(
+    rollbook: CommandLine, writer: make.Writing, database_url: str
+) -> None:
+    run_rollout(writer, "r-1", saved(played("forty")))
+    told = rollbook("rescore", "r-1", "--task", STRICT, "--keep-partial")
+    assert told.code == 1
+    assert told.out.splitlines()[1].split()[:5] == ["r-1", "scored", "1.25", "0", "short"]
+    assert "1 rollout scored in part, since scores did not come back from @reward Strict.short (1)" in told.err
+    # Every name is there, and the method that raised lost its own score alone.
+    assert scores(database_url, "r-1") == [(1, "length", 5, 1), (1, "right", 0, 1), (1, "short", None, 1)]
+
+
+def test_nulls_that_the_task_means_are_no_loss(rollbook: CommandLine, writer: make.Writing, database_url: str) -> None:
+    run_rollout(writer, "r-1", saved(played("42")))
+    told = rollbook("rescore", "r-1", "--task", "tests.processes.test_cli_rescore:Silent", "--json")
+    assert (told.code, told.json["outcome"], told.json["rewards"]) == (0, "scored", {"right": None})
+    assert rows(database_url, FRONT) == [(1, None, '{"right": null}', None)]
+
+
+def test_a_method_that_needs_the_runtime_is_named_before_anything_is_scored(
+    rollbook: CommandLine, writer: make.Writing, database_url: str
+) -> None:
+    run_rollout(writer, "r-1", saved(played("42")))
+    told = rollbook("rescore", "r-1", "--task", ROOTED)
+    assert told.code == 2
+    assert "scored without a runtime, and @reward Rooted.right cannot do without one" in told.error_line
+    assert "`Runtime | None`" in told.error_line
+    assert rows(database_url, "SELECT count(*) FROM scorings") == [(0,)]
+    partial = rollbook("rescore", "r-1", "--task", ROOTED, "--keep-partial", "--json")
+    assert (partial.code, partial.json["rewards"]) == (1, {"right": None, "short": 1.0})
+    assert "@reward Rooted.right: it asks for the runtime" in partial.json["errors"][0]
+
+
+def test_a_metric_with_the_name_of_a_reward_stays_a_metric(
+    rollbook: CommandLine, writer: make.Writing, database_url: str
+) -> None:
+    run_rollout(writer, "r-1", saved(played("42")))
+    assert rollbook("rescore", "r-1", "--task", "tests.support.saved_traces:Doubled").code == 0
+    assert rows(database_url, FRONT) == [(1, 1.0, '{"turns": 0.5}', '{"turns": 1.0}')]
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        (["--prefix", "R-"], "no rollout has an id that starts with 'R-'; list what there is with `rollbook rollouts`"),
+        (
+            ["--prefix", "r-", "--queue", "typo", "--label-prefix", "maths/"],
+            "no rollout has the queue 'typo' and an id that starts with 'r-' and a label that starts with 'maths/'",
+        ),
+    ],
+)
+@pytest.mark.parametrize("work", [["--task", TASK], ["--restore", "0"], ["--task", TASK, "--json"]], ids=str)
+def test_a_choice_that_no_rollout_fits_is_an_error(
+    rollbook: CommandLine, writer: make.Writing, choice: list[str], says: str, work: list[str]
+) -> None:
+    run_rollout(writer, "r-1", saved(played("42")))
+    told = rollbook("rescore", *choice, *work)
+    assert (told.code, told.out) == (1, "")
+    assert says in told.error_line
 
 
 @pytest.mark.parametrize(
@@ -154,11 +256,13 @@ def test_what_goes_wrong_is_told_and_makes_the_exit_code_1(
     [
         (["--task", TASK], 2, "name ids, or --prefix, --queue or --label-prefix"),
         (["r-1", "--prefix", "r", "--task", TASK], 2, "name ids, or"),
-        (["r-1"], 2, "--task"),
-        (["r-1", "--task", "nowhere"], 1, "write it as 'package.module:Name'"),
-        (["r-1", "--task", "no_such_module:Task"], 1, "No module named 'no_such_module'"),
-        (["r-1", "--task", "tests.support.saved_traces:Nobody"], 1, "has no 'Nobody'"),
-        (["r-1", "--task", "tests.support.saved_traces:Broken"], 1, "not a task"),
+        (["r-1"], 2, "name a task to score with, or a scoring with --restore"),
+        (["r-1", "--task", TASK, "--restore", "0"], 2, "name a task to score with, or"),
+        (["r-1", "--restore", "-1"], 2, "--restore"),
+        (["r-1", "--task", "nowhere"], 2, "write it as 'package.module:Name'"),
+        (["r-1", "--task", "no_such_module:Task"], 2, "No module named 'no_such_module'"),
+        (["r-1", "--task", "tests.support.saved_traces:Nobody"], 2, "has no 'Nobody'"),
+        (["r-1", "--task", "tests.support.saved_traces:Broken"], 2, "not a task"),
     ],
 )
 def test_wrong_uses_say_what_to_do(rollbook: CommandLine, arguments: list[str], code: int, says: str) -> None:

@@ -101,8 +101,8 @@ def _event(now: int, kind: str, fields: dict[str, Any]) -> Event:
     return EVENT_TYPES[kind](attempt=0, **fields)
 
 
-def _rescore(now: int, *, scores: dict[str, float | None], **told: Any) -> cmd.Rescore:
-    return cmd.Rescore(scores=tuple(cmd.Score(*item) for item in scores.items()), **told)
+def _rescore(now: int, *, scores: dict[str, float | None], weights: dict[str, float], **told: Any) -> cmd.Rescore:
+    return cmd.Rescore(scores=tuple(cmd.LaterScore(*item, weights.get(item[0])) for item in scores.items()), **told)
 
 
 _COMMANDS: dict[str, Callable[..., cmd.Command[Any]]] = {

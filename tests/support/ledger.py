@@ -103,7 +103,10 @@ def rescore(
     weights: dict[str, float] | None = None,
     reward: float | None = 0.5,
 ) -> cmd.Rescore:
-    return cmd.Rescore(rollout_id, task, by, scores, {"exact": 1.0} if weights is None else weights, reward)
+    """Scores that have a weight are rewards."""
+    weights = {"exact": 1.0} if weights is None else weights
+    later = tuple(cmd.LaterScore(score.name, score.value, weights.get(score.name)) for score in scores)
+    return cmd.Rescore(rollout_id, task, by, later, reward)
 
 
 def finish(

@@ -7,6 +7,8 @@ import base64
 from rollbook.ledger import commands as cmd
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.hooks import metric, reward
+from rollbook.tasks.judge import Judge
+from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.task import Task
 from rollbook.traces.calls import ModelCall
 from rollbook.traces.sample import sample_messages
@@ -49,6 +51,48 @@ class Strict(Sums):
         if length > 2:
             raise ValueError(f"{length} characters are too many")
         return 1.0
+
+
+class Away(Sums):
+    """The same, with a judge whose server is away, and with methods of which none works any more."""
+
+    judges = (Judge("style", "grader-1", rubric="Is it nice?", base_url_env="ROLLBOOK_TEST_NO_SUCH_VARIABLE"),)
+
+    @reward(weight=0.5)
+    def right(self, trace: Trace) -> float:
+        return float(trace.info["checked"])
+
+    @reward(weight=0.5)
+    def short(self) -> float:
+        raise ConnectionError("the checker is gone")
+
+    @metric
+    def length(self, trace: Trace) -> int:
+        return int(trace.info["length"])
+
+
+class Rooted(Sums):
+    """The same, but one method looks into the runtime, and one would if there were any."""
+
+    @reward(weight=0.5)
+    async def right(self, runtime: Runtime) -> float:
+        return float((await runtime.run("cat answer.txt")).stdout == b"42")
+
+    @metric
+    def length(self, runtime: Runtime | None) -> int | None:
+        return None if runtime is None else 1
+
+
+class Doubled(Task[TaskData]):
+    """A reward and a metric with one name."""
+
+    @reward(weight=2)
+    def score(self) -> dict[str, float]:
+        return {"turns": 0.5}
+
+    @metric
+    def turns(self, trace: Trace) -> int:
+        return trace.num_turns
 
 
 class Broken:

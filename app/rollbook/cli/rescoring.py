@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 import typer
 
 from rollbook.ledger import scored
 from rollbook.ledger.codec import CodecError
-from rollbook.ledger.commands import Rescore, Score
+from rollbook.ledger.commands import LaterScore, Rescore
 from rollbook.ledger.database import database_of
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.reader import Reader
@@ -29,6 +27,7 @@ from . import options
 from .changing import user_name
 from .failures import CommandError
 from .rescored import JsonLines, Outcome, Table
+from .restoring import Restoring
 
 if TYPE_CHECKING:
     from rollbook.tasks.task import Task
@@ -44,29 +43,45 @@ _TRACELESS = "its last attempt left no trace"
 def rescore(
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", show_default=False)] = None,
     *,
-    task: Annotated[str, typer.Option(help="The task to score with.", metavar="MODULE:TASK")],
+    task: Annotated[str | None, typer.Option(help="The task to score with.", metavar="MODULE:TASK")] = None,
+    restore: Annotated[
+        int | None, typer.Option(min=0, help="Score nothing; put this scoring in front again, 0 for the run's own.")
+    ] = None,
     prefix: Annotated[str | None, typer.Option(help="Every rollout whose id starts so.")] = None,
     queue: Annotated[str | None, typer.Option(help="Every rollout of this queue.")] = None,
     label_prefix: Annotated[str | None, typer.Option(help="Every rollout whose label starts so.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Score, print, and change nothing.")] = False,
+    keep_partial: Annotated[
+        bool, typer.Option("--keep-partial", help="Write scorings in which a method or a judge failed, too.")
+    ] = False,
     at_once: Annotated[int, typer.Option(min=1, help="How many are scored at a time.")] = AT_ONCE,
     database_url: options.DatabaseUrl = DEFAULT_DATABASE_URL,
     json: options.Json = False,
-) -> int:
+) -> None:
     """Score rollouts that are over once more, from their traces: name ids, or options that all must fit.
 
-    No model is asked but the task's judges. Earlier scores are kept beside the new ones. The exit code is 1 where a
-    score did not come back because something went wrong, or an id is unknown; what cannot be scored is skipped.
+    No model is asked but the task's judges. New scores stand in front of earlier ones, which are kept. Where a method
+    or a judge failed, nothing is written and the exit code is 1, as it is for an id that is unknown and a choice that
+    no rollout fits; what cannot be scored is skipped.
     """
     chosen = (prefix, queue, label_prefix)
     if bool(ids) == any(value is not None for value in chosen):
         raise typer.BadParameter("name ids, or --prefix, --queue or --label-prefix", param_hint="ID...")
+    if (task is None) == (restore is None):
+        raise typer.BadParameter("name a task to score with, or a scoring with --restore", param_hint="--task")
     selection = _Selection(tuple(ids or ()), *chosen)
-    with _their_output_aside():
-        scoring = _loaded(task)
+    by = f"cli:{user_name()}"
+    work: _Work
+    if restore is not None:
+        work = Restoring(restore, by=by)
+    else:
+        assert task is not None
+        with _their_output_aside():
+            work = _Scoring(_loaded(task, keep_partial=keep_partial), task, by=by, keep_partial=keep_partial)
     told = JsonLines() if json else Table(dry_run=dry_run)
-    command = _Rescoring(scoring, task, by=f"cli:{user_name()}", dry_run=dry_run, at_once=at_once)
-    return asyncio.run(_run(database_url, selection, command, told))
+    asyncio.run(_run(database_url, selection, _Rescoring(work, at_once=at_once), told, dry_run=dry_run))
+    if told.complaint is not None:
+        raise CommandError(told.complaint)
 
 
 class _Selection(msgspec.Struct, frozen=True):
@@ -80,19 +95,38 @@ class _Selection(msgspec.Struct, frozen=True):
             return scored.named(reader, self.ids)
         return scored.selected(reader, prefix=self.prefix, queue=self.queue, label_prefix=self.label_prefix)
 
+    def __str__(self) -> str:
+        """What all that is asked for says, for one rollout."""
+        parts = {
+            "the queue": self.queue,
+            "an id that starts with": self.prefix,
+            "a label that starts with": self.label_prefix,
+        }
+        return " and ".join(f"{said} {text!r}" for said, text in parts.items() if text is not None)
 
-def _loaded(reference: str) -> Task[Any]:
+
+def _loaded(reference: str, *, keep_partial: bool) -> Task[Any]:
     from rollbook.tasks.errors import TaskError
+    from rollbook.tasks.rescoring import need_a_runtime
     from rollbook.tasks.scoring import check_scores
     from rollbook.tasks.task import load_task
+
+    def refused(why: str) -> typer.BadParameter:
+        return typer.BadParameter(f"{reference}: {why}", param_hint="--task")
 
     try:
         found = load_task(reference)
         check_scores(found)
     except (ImportError, ValueError, TypeError, TaskError) as error:
-        raise CommandError(f"--task {reference}: {error}") from error
+        raise refused(str(error)) from error
     except Exception as error:
-        raise CommandError(f"--task {reference}: loading it raised {type(error).__name__}: {error}") from error
+        raise refused(f"loading it raised {type(error).__name__}: {error}") from error
+    if not keep_partial and (needing := need_a_runtime(found)):
+        raise refused(
+            f"a stored trace is scored without a runtime, and {', '.join(needing)} cannot do without one; keep what is "
+            "needed in trace.info when the rollout runs and annotate the parameter as `Runtime | None`, or score "
+            "with the others alone by --keep-partial"
+        )
     return found
 
 
@@ -103,8 +137,10 @@ def _their_output_aside() -> Iterator[None]:
         yield
 
 
-async def _run(database_url: str, selection: _Selection, command: _Rescoring, told: Table | JsonLines) -> int:
-    async with _opened(database_url, dry_run=command.dry_run) as (reader, ledger):
+async def _run(
+    database_url: str, selection: _Selection, command: _Rescoring, told: Table | JsonLines, *, dry_run: bool
+) -> None:
+    async with _opened(database_url, dry_run=dry_run) as (reader, ledger):
         outcomes = command.outcomes(selection.of(reader), reader, ledger)
         async with contextlib.aclosing(outcomes):
             while True:
@@ -112,8 +148,11 @@ async def _run(database_url: str, selection: _Selection, command: _Rescoring, to
                 with _their_output_aside():
                     outcome = await anext(outcomes, None)
                 if outcome is None:
-                    return told.end()
+                    break
                 told.outcome(outcome)
+    if not told.total:
+        raise CommandError(f"no rollout has {selection}; list what there is with `rollbook rollouts`")
+    told.end()
 
 
 @contextlib.asynccontextmanager
@@ -134,14 +173,16 @@ async def _opened(database_url: str, *, dry_run: bool) -> AsyncIterator[tuple[Re
         await reader.close()
 
 
-class _Rescoring:
-    """Scores one rollout after the other, some at a time, in their order. Only those few traces are in memory."""
+class _Work(Protocol):
+    async def one(self, found: Scorable, reader: Reader, ledger: Ledger | None) -> Outcome:
+        """What became of one rollout that is over and not archived; without a ledger nothing is written."""
 
-    def __init__(self, task: Task[Any], name: str, *, by: str, dry_run: bool, at_once: int) -> None:
-        self.dry_run = dry_run
-        self._task = task
-        self._name = name
-        self._by = by
+
+class _Rescoring:
+    """Does its work for one rollout after the other, some at a time, in their order. Only those few are in memory."""
+
+    def __init__(self, work: _Work, *, at_once: int) -> None:
+        self._work = work
         self._at_once = at_once
 
     async def outcomes(
@@ -163,28 +204,34 @@ class _Rescoring:
 
     async def _one(self, found: Scorable | str, reader: Reader, ledger: Ledger | None) -> Outcome:
         if isinstance(found, str):
-            return Outcome(rollout_id=found, outcome="failed", reason="no rollout has this id")
-        why = _LIVE if found.active else _ARCHIVED if found.archived else _TRACELESS if found.trace is None else None
-        if why is not None or found.trace is None:
-            return _skipped(found, why or _TRACELESS)
+            reason = "no rollout has this id; list what there is with `rollbook rollouts`"
+            return Outcome(rollout_id=found, outcome="failed", reason=reason)
+        if found.active or found.archived:
+            return _skipped(found, _LIVE if found.active else _ARCHIVED)
+        return await self._work.one(found, reader, ledger)
+
+
+class _Scoring:
+    """Scores with a task. A scoring in which something went wrong is written only with `keep_partial`."""
+
+    def __init__(self, task: Task[Any], name: str, *, by: str, keep_partial: bool) -> None:
+        self._task = task
+        self._name = name
+        self._by = by
+        self._keep_partial = keep_partial
+
+    async def one(self, found: Scorable, reader: Reader, ledger: Ledger | None) -> Outcome:
+        from .tracereading import trace_at
+
+        if found.trace is None:
+            return _skipped(found, _TRACELESS)
         try:
-            trace = await self._trace(reader, found.trace)
+            trace = await trace_at(reader, found.trace)
         except (CodecError, ValueError) as error:
             return _failed(found, str(error))
         if trace is None:
             return _skipped(found, _ARCHIVED)  # meanwhile
         return await self._scored(found, trace, ledger)
-
-    async def _trace(self, reader: Reader, position: int) -> Trace | None:
-        from rollbook.traces.storage import unpack
-
-        event = await scored.saved_trace(reader, position)
-        if event is None:
-            return None
-        try:
-            return unpack(base64.b64decode(event.data, validate=True))
-        except binascii.Error as error:
-            raise ValueError(f"its trace is damaged: {error}") from error
 
     async def _scored(self, found: Scorable, trace: Trace, ledger: Ledger | None) -> Outcome:
         from rollbook.tasks.rescoring import rescored, why_unscored
@@ -196,24 +243,27 @@ class _Rescoring:
             result = await rescored(trace, self._task)
         except ValueError as error:
             return _failed(found, f"its data does not fit the task: {error}")
+        writes = result.whole or self._keep_partial
         outcome = Outcome(
             rollout_id=found.rollout_id,
-            outcome="scored",
+            outcome="scored" if writes else "incomplete",
             was=found.reward,
             reward=result.reward,
             rewards=dict(result.rewards),
             metrics=dict(result.metrics),
+            lost=list(result.lost),
             errors=[error.message for error in result.errors],
             judge_tokens=sum(call.usage.total_tokens for call in result.usage if call.usage is not None),
         )
-        if ledger is None:
+        if ledger is None or not writes:
             return outcome
+        metrics = (LaterScore(*item, None) for item in result.metrics.items())
+        rewards = (LaterScore(*item, result.weights.get(item[0], 1.0)) for item in result.rewards.items())
         command = Rescore(
             rollout_id=found.rollout_id,
             task=self._name,
             by=self._by,
-            scores=tuple(Score(*item) for item in (*result.metrics.items(), *result.rewards.items())),
-            weights={name: result.weights.get(name, 1.0) for name in result.rewards},
+            scores=(*metrics, *rewards),
             reward=result.reward,
         )
         try:

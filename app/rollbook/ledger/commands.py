@@ -127,6 +127,14 @@ class Score(msgspec.Struct, frozen=True, gc=False):
     value: float | None
 
 
+class LaterScore(msgspec.Struct, frozen=True, gc=False):
+    """A score of a later scoring: a reward with its weight, or a metric, which has none. Null as in `Score`."""
+
+    name: str
+    value: float | None
+    weight: float | None
+
+
 class FinishAttempt(Command[RolloutState], frozen=True):
     """The attempt ran to its end, whatever the outcome. Refused: Superseded.
 
@@ -170,15 +178,14 @@ class CloseAttempt(Command[RolloutState], frozen=True):
 class Rescore(Command[int], frozen=True):
     """Score a rollout that is over once more. Answers the number of this scoring, from 1.
 
-    ``scores`` with a weight in ``weights`` are rewards, the others metrics; ``reward`` is their weighted sum. ``task``
-    says what they come from, ``by`` who asked. Refused: UnknownRollout, RolloutArchived, StillActive.
+    ``reward`` is the weighted sum of the rewards among ``scores``. ``task`` says what they come from, ``by`` who asked.
+    Refused: UnknownRollout, RolloutArchived, StillActive.
     """
 
     rollout_id: str
     task: str
     by: str
-    scores: tuple[Score, ...]
-    weights: dict[str, float]
+    scores: tuple[LaterScore, ...]
     reward: float | None
 
 

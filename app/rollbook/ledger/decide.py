@@ -330,11 +330,11 @@ def _rescore(state: RolloutState | None, facts: Facts, command: cmd.Rescore, now
         return UnknownRollout(command.rollout_id)
     if state.active:
         return StillActive(command.rollout_id)
-    scoring, attempt, weights = facts.scorings + 1, state.attempt, command.weights
+    scoring, attempt = facts.scorings + 1, state.attempt
     scores = (
-        ev.RewardRecorded(attempt=attempt, name=s.name, value=s.value, weight=weights[s.name], scoring=scoring)
-        if s.name in weights
-        else ev.MetricRecorded(attempt=attempt, name=s.name, value=s.value, scoring=scoring)
+        ev.MetricRecorded(attempt=attempt, name=s.name, value=s.value, scoring=scoring)
+        if s.weight is None
+        else ev.RewardRecorded(attempt=attempt, name=s.name, value=s.value, weight=s.weight, scoring=scoring)
         for s in command.scores
     )
     return (*scores, ev.ScoresRevised(task=command.task, by=command.by, reward=command.reward, scoring=scoring))

@@ -1,4 +1,4 @@
-"""Rollouts that may be scored once more: which there are, and the trace that each left."""
+"""Rollouts that may be scored once more: which there are, the trace that each left, and the scores of each scoring."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rollbook_projections.views import view_sql
 
 from . import codec
 from . import statements as sql
+from .commands import LaterScore
 from .listing import ACTIVE, REWARD
 from .reader import Reader
 
@@ -23,6 +24,13 @@ _SELECT = (
     " (SELECT max(t.position) FROM traces t WHERE t.number = r.number AND t.attempt = r.attempt),"
     f" {REWARD}"
     " FROM rollouts r"
+)
+# As with `REWARD`: what a rollout that failed was given until then is no reward of it.
+_SCORES = (
+    "SELECT s.kind, s.name, s.weight,"
+    " CASE WHEN s.kind = 'metric' OR s.scoring > 0 OR r.status = 'success' THEN s.value END"
+    " FROM scores s JOIN rollouts r ON r.number = s.number AND r.attempt = s.attempt"
+    " WHERE s.number = ? AND s.scoring = ? ORDER BY s.position"
 )
 _TRACE = "SELECT type, version, payload FROM events WHERE position = ?"
 
@@ -83,6 +91,30 @@ async def selected(
         if len(page) < PAGE:
             return
         after = page[-1].number
+
+
+async def last_scoring(reader: Reader, number: int) -> int:
+    """The number of the scoring that stands before a rollout; 0 for its own.
+
+    Raises:
+        LedgerUnavailable: the ledger cannot be read.
+    """
+    ((scoring,),) = await reader.query(sql.SELECT_SCORINGS, (number,))
+    return int(scoring)
+
+
+async def scores_of(reader: Reader, number: int, *, scoring: int) -> tuple[LaterScore, ...]:
+    """What a scoring of a rollout counts for, in the order of its recording; the rewards that a failed rollout was
+    given while it ran count for nothing and are null.
+
+    Raises:
+        LedgerUnavailable: the ledger cannot be read.
+    """
+    rows = await reader.query(_SCORES, (number, scoring))
+    return tuple(
+        LaterScore(name, value, None if kind == "metric" else 1.0 if weight is None else weight)
+        for kind, name, weight, value in rows
+    )
 
 
 async def saved_trace(reader: Reader, position: int) -> TraceSaved | None:

@@ -9,27 +9,40 @@ from msgspec import Struct
 
 from rollbook.backends.stage import StageError, run_stage
 from rollbook.tasks.arguments import Given
-from rollbook.tasks.scoring import STAGE, score, seed_scores
+from rollbook.tasks.scoring import STAGE, Scoring, seed_scores
 from rollbook.tasks.task import Task
 from rollbook.traces.calls import ModelCall
 from rollbook.traces.trace import Trace, TraceError
 
-__all__ = ["Rescored", "rescored", "why_unscored"]
+__all__ = ["Rescored", "need_a_runtime", "rescored", "why_unscored"]
 
 
 class Rescored(Struct, frozen=True, kw_only=True):
-    """What a later scoring brought. A null score did not come back; `errors` say why, where somebody raised.
+    """What a later scoring brought.
 
-    `reward` is the weighted sum of the rewards that are not null, None where there is none. `usage` are the calls of
-    judges.
+    A null score did not come back, either because the task has nothing to say there, or because something went wrong:
+    `lost` are the methods and judges to which that happened, and `errors` say what. `reward` is the weighted sum of
+    the rewards that are not null, None where there is none. `usage` are the calls of judges.
     """
 
     rewards: Mapping[str, float | None]
     metrics: Mapping[str, float | None]
     weights: Mapping[str, float]
     reward: float | None
+    lost: tuple[str, ...]
     errors: tuple[TraceError, ...]
     usage: tuple[ModelCall, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing went wrong; what is null then is meant so."""
+        return not self.lost and not self.errors
+
+
+def need_a_runtime(task: Task[Any]) -> list[str]:
+    """The metrics and rewards of `task` that cannot do without a runtime, so that no stored trace is scored by them."""
+    hooks = (*task.hooks.metrics, *task.hooks.rewards)
+    return [hook.who for hook in hooks if any(p.source == "runtime" and not p.optional for p in hook.parameters)]
 
 
 def why_unscored(trace: Trace) -> str | None:
@@ -59,10 +72,14 @@ async def rescored(trace: Trace, task: Task[Any]) -> Rescored:
     trace.errors = [error for error in trace.errors if error.stage != STAGE]
     before, calls_before = len(trace.errors), len(trace.extra_usage)
     seed_scores(trace, task)
+    scoring: Scoring | None = None
 
     async def step() -> list[TraceError]:
+        nonlocal scoring
         own = task.for_rollout()
-        return await score(Given(owner=own, data=data, trace=trace, state=own.state), own)
+        scoring = Scoring(Given(owner=own, data=data, trace=trace, state=own.state), own)
+        await scoring.run()
+        return scoring.errors
 
     try:
         errors = await run_stage(step, "scoring", limit_sec=data.timeouts.scoring)
@@ -76,6 +93,7 @@ async def rescored(trace: Trace, task: Task[Any]) -> Rescored:
         metrics=trace.metrics,
         weights=trace.weights,
         reward=trace.reward,
+        lost=() if scoring is None else tuple(scoring.lost),
         errors=(*trace.errors[before:], *errors),
         usage=tuple(trace.extra_usage[calls_before:]),
     )

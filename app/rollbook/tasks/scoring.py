@@ -17,7 +17,7 @@ from rollbook.tasks.running import call_hook
 from rollbook.tasks.task import Task, check_names
 from rollbook.traces.trace import Trace, TraceError
 
-__all__ = ["check_scores", "score", "seed_scores"]
+__all__ = ["Scoring", "check_scores", "score", "seed_scores"]
 
 STAGE = "scoring"
 
@@ -63,33 +63,46 @@ async def score(given: Given, task: Task[Any], harness: object = None) -> list[T
 
     Raises `TaskError` where a name is used twice, and ``CancelledError`` after the errors so far went into the trace.
     """
-    seed_scores(given.trace, task, harness)
-    scoring = _Scoring(given, task, harness)
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(scoring.of_task())
-            group.create_task(scoring.of_harness())
-    except BaseException:
-        given.trace.errors.extend(scoring.errors)
-        raise
+    scoring = Scoring(given, task, harness)
+    await scoring.run()
     return scoring.errors
 
 
-class _Scoring:
-    def __init__(self, given: Given, task: Task[Any], harness: object) -> None:
+class Scoring:
+    """One scoring as `score` describes it, which also tells who brought no score.
+
+    `errors` are what `score` returns. `lost` are the methods and judges that raised, gave what is no score, or have
+    not come back, each with why, None for the last; one that says by null that it has nothing to say is none of them.
+    Raises as `score` does.
+    """
+
+    def __init__(self, given: Given, task: Task[Any], harness: object = None) -> None:
+        seed_scores(given.trace, task, harness)
         self.errors: list[TraceError] = []
+        hooks = (*task.hooks.metrics, *_metrics_of(harness), *task.hooks.rewards)
+        self.lost: dict[str, str | None] = dict.fromkeys([hook.who for hook in hooks] + [*map(_who, task.judges)])
         self._task = task
         self._harness = harness
         self._trace = given.trace
         self._given = _owned(given, task)
 
-    async def of_task(self) -> None:
+    async def run(self) -> None:
+        """Score; once."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._of_task())
+                group.create_task(self._of_harness())
+        except BaseException:
+            self._trace.errors.extend(self.errors)
+            raise
+
+    async def _of_task(self) -> None:
         hooks = self._task.hooks
         await _side_by_side([partial(self._method, hook, self._given) for hook in hooks.metrics])
         await _side_by_side([partial(self._method, hook, self._given) for hook in hooks.rewards])
         await _side_by_side([partial(self._judge, judge) for judge in self._task.judges])
 
-    async def of_harness(self) -> None:
+    async def _of_harness(self) -> None:
         given = _owned(self._given, self._harness)
         await _side_by_side([partial(self._method, hook, given) for hook in _metrics_of(self._harness)])
 
@@ -103,6 +116,7 @@ class _Scoring:
             self._raised(hook, error)
         else:
             self._returned(hook, value)
+            self._back(hook.who)
 
     def _raised(self, hook: Hook, error: BaseException) -> None:
         if isinstance(error, (TaskError, Missing)):
@@ -110,8 +124,8 @@ class _Scoring:
             return
         failure = failure_of(error, "the method")
         text = f"{hook.who} raised {type(error).__name__}: {failure.message}"
-        self.errors.append(
-            TraceError(stage=STAGE, type=type(error).__name__, message=text, category=failure.category.value)
+        self._lose(
+            hook, TraceError(stage=STAGE, type=type(error).__name__, message=text, category=failure.category.value)
         )
 
     def _returned(self, hook: Hook, value: Any) -> None:
@@ -156,13 +170,29 @@ class _Scoring:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _cancellations() > cancelled_before:
                 raise
-            self._trace.errors.append(trace_error(STAGE, error, who=f"the judge {judge.name}"))
+            failed = trace_error(STAGE, error, who=_who(judge))
+            self.lost[_who(judge)] = failed.message
+            self._trace.errors.append(failed)
+        else:
+            self._back(_who(judge))
 
     def _scores(self, hook: Hook) -> Scores:
         return self._trace.rewards if hook.kind == "reward" else self._trace.metrics
 
     def _fault(self, hook: Hook, error: TaskError) -> None:
-        self.errors.append(trace_error(STAGE, error, who=hook.who))
+        self._lose(hook, trace_error(STAGE, error, who=hook.who))
+
+    def _lose(self, hook: Hook, error: TraceError) -> None:
+        self.lost[hook.who] = error.message
+        self.errors.append(error)
+
+    def _back(self, who: str) -> None:
+        if self.lost[who] is None:
+            del self.lost[who]
+
+
+def _who(judge: Judge) -> str:
+    return f"the judge {judge.name}"
 
 
 async def _side_by_side(work: Sequence[Callable[[], Awaitable[None]]]) -> None:

@@ -111,6 +111,13 @@ def test_scoring_anew_tells_rewards_by_their_weights_then_who_asked() -> None:
     assert {event.scoring for event in judged(over, rescore(), scorings=2)} == {3}
 
 
+def test_scoring_anew_tells_a_reward_and_a_metric_of_one_name_apart() -> None:
+    scores = (cmd.LaterScore("turns", 3.0, None), cmd.LaterScore("turns", 0.5, 2.0))
+    command = cmd.Rescore("r-1", "tasks:Sums", "cli:alice", scores, 1.0)
+    told = judged(state(*STARTED, FAILED, ENDED), command)
+    assert [type(event) for event in told] == [ev.MetricRecorded, ev.RewardRecorded, ev.ScoresRevised]
+
+
 def test_scoring_anew_without_scores_is_told_too() -> None:
     (event,) = judged(state(*STARTED, FAILED, ENDED), rescore(scores=(), weights={}, reward=None))
     assert event == ev.ScoresRevised(task="tasks:Sums", by="cli:alice", reward=None, scoring=1)

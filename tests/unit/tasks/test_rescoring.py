@@ -10,7 +10,7 @@ import pytest
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.hooks import metric, reward
 from rollbook.tasks.judge import Judge
-from rollbook.tasks.rescoring import rescored, why_unscored
+from rollbook.tasks.rescoring import need_a_runtime, rescored, why_unscored
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.task import Task
 from rollbook.traces.storage import pack, unpack
@@ -30,14 +30,14 @@ async def test_scores_are_those_of_the_task_alone() -> None:
     assert result.metrics == {"length": 2.0}
     assert result.weights == {"right": 0.5, "short": 0.5}
     assert result.reward == 1.0
-    assert result.errors == ()
+    assert (result.errors, result.lost, result.whole) == ((), (), True)
 
 
 async def test_a_score_that_does_not_come_back_is_null() -> None:
     result = await rescored(played("forty-two it is"), Sums())
     assert result.rewards == {"right": 0.0, "short": None}
     assert result.reward == 0.0
-    assert result.errors == ()
+    assert (result.errors, result.lost, result.whole) == ((), (), True)
 
 
 async def test_a_method_that_raises_or_needs_a_runtime_loses_only_its_own_score() -> None:
@@ -54,11 +54,24 @@ async def test_a_method_that_raises_or_needs_a_runtime_loses_only_its_own_score(
         def works(self, trace: Trace) -> float:
             return 0.5
 
+        @metric
+        def counts(self) -> dict[str, float]:
+            return {"one": 1.0, "two": float("nan")}
+
+        @metric
+        def can_do_without(self, runtime: Runtime | None) -> None:
+            return None
+
+    assert need_a_runtime(Careless()) == ["@reward Careless.runs"]
     result = await rescored(played(), Careless())
     assert result.rewards == {"fails": None, "runs": None, "works": 0.5}
+    assert result.metrics == {"can_do_without": None, "one": 1.0, "two": None}
     assert result.reward == 0.5
-    assert len(result.errors) == 2
-    assert {"no" in found.message or "asks for the runtime" in found.message for found in result.errors} == {True}
+    assert result.lost == ("@metric Careless.counts", "@reward Careless.fails", "@reward Careless.runs")
+    assert not result.whole
+    said = {who: [found.message for found in result.errors if found.message.startswith(who)] for who in result.lost}
+    assert [len(messages) for messages in said.values()] == [1, 1, 1]
+    assert "asks for the runtime" in said["@reward Careless.runs"][0]
 
 
 async def test_the_scoring_timeout_leaves_what_came_before_it() -> None:
@@ -76,6 +89,7 @@ async def test_the_scoring_timeout_leaves_what_came_before_it() -> None:
     trace.task["timeouts"] = {"scoring": 0.05}
     result = await asyncio.wait_for(rescored(trace, Slow()), 20)
     assert (result.rewards, result.metrics, result.reward) == ({"never": None}, {"quick": 1.0}, None)
+    assert result.lost == ("@reward Slow.never",)
     (late,) = result.errors
     assert (late.type, late.message) == ("TimeoutError", "scoring exceeded its 0.05s deadline")
 
@@ -108,6 +122,7 @@ async def test_a_state_that_cannot_be_made_is_an_error_of_this_trace() -> None:
     result = await rescored(played(), Stateless())
     assert result.rewards == {"right": None, "short": None}
     assert [found.message for found in result.errors] == ["no disk"]
+    assert (result.lost, result.whole) == ((), False)
 
 
 async def test_judges_are_asked_and_their_calls_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +145,7 @@ async def test_a_judge_that_fails_leaves_null_and_is_named(monkeypatch: pytest.M
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     result = await rescored(played(), Judged())
     assert (result.rewards, result.reward) == ({"style": None}, None)
+    assert result.lost == ("the judge style",)
     assert ["style" in found.message for found in result.errors] == [True]
 
 
