@@ -68,10 +68,10 @@ def test_what_is_in_front_already_is_not_written_again(
     run_rollout(writer, "r-1", saved(played("42")))
     run_rollout(writer, "r-2", saved(played("42")))
     rollbook("rescore", "r-1", "--task", TASK)
-    for expected in ("restored", "skipped"):
-        told = rollbook("rescore", "--prefix", "r-", "--restore", "0", "--json")
-        assert (told.code, [line["outcome"] for line in told.json_lines]) == (0, [expected, "skipped"])
-    assert told.json_lines[0]["reason"] == "the scores of scoring 0 are in front already"
+    first, again = (rollbook("rescore", "--prefix", "r-", "--restore", "0", "--json") for _ in range(2))
+    assert (first.code, [line["outcome"] for line in first.json_lines]) == (0, ["restored", "skipped"])
+    assert (again.code, [line["outcome"] for line in again.json_lines]) == (0, ["skipped", "skipped"])
+    assert again.json_lines[0]["reason"] == "the scores of scoring 0 are in front already"
     assert rows(database_url, "SELECT max(scoring) FROM scorings") == [(2,)]
 
 

@@ -53,8 +53,8 @@ class Strict(Sums):
         return 1.0
 
 
-class Away(Sums):
-    """The same, with a judge whose server is away, and with methods of which none works any more."""
+class Away(Task[Sum]):
+    """Scores of the same names, with a judge whose server is away, and with methods of which none works any more."""
 
     judges = (Judge("style", "grader-1", rubric="Is it nice?", base_url_env="ROLLBOOK_TEST_NO_SUCH_VARIABLE"),)
 
@@ -71,12 +71,16 @@ class Away(Sums):
         return int(trace.info["length"])
 
 
-class Rooted(Sums):
-    """The same, but one method looks into the runtime, and one would if there were any."""
+class Rooted(Task[Sum]):
+    """One method looks into the runtime, one would if there were any, and one has no need of it."""
 
     @reward(weight=0.5)
     async def right(self, runtime: Runtime) -> float:
         return float((await runtime.run("cat answer.txt")).stdout == b"42")
+
+    @reward
+    def short(self, trace: Trace) -> float:
+        return float(len(sample_messages(trace)[-1]["content"]) < 3)
 
     @metric
     def length(self, runtime: Runtime | None) -> int | None:
