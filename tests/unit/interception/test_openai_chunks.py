@@ -130,6 +130,63 @@ def test_junk_is_no_chunk(junk: Any) -> None:
     assert not ChunkAssembler().add(junk)
 
 
+def call_piece(**fields: Any) -> dict[str, Any]:
+    return chunk({"tool_calls": [{"index": 0, **fields}]})
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [{"choices": [{"index": [], "delta": {"content": "x"}}]}],
+        [chunk({"tool_calls": "x"})],
+        [chunk({"tool_calls": ["x"]})],
+        [chunk({"function_call": "x"})],
+        [call_piece(function="x")],
+        [call_piece(function={"arguments": {"a": 1}}), call_piece(function={"arguments": "}"})],
+        [call_piece(function={"arguments": "{"}), call_piece(function={"arguments": ["}"]})],
+        [chunk({"content": "x"}), chunk({"content": ["y"]})],
+        [chunk({"content": ["x"]}), chunk({"content": {"y": 1}}), chunk({"content": ["z"]})],
+        [chunk({"foo": 5}), chunk({"foo": [1]})],
+    ],
+)
+def test_chunk_that_does_not_fit_is_none(chunks: list[Any]) -> None:
+    assembler = ChunkAssembler()
+    assert not all(assembler.add(item) for item in chunks)
+
+
+_junk = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.floats() | st.sampled_from(["", "x", "stop"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["index", "id"]), inner, max_size=2),
+    max_leaves=3,
+)
+_function = st.fixed_dictionaries({}, optional={"name": _junk, "arguments": _junk}) | _junk
+_call = st.fixed_dictionaries({}, optional={"index": _junk, "id": _junk, "function": _function}) | _junk
+_delta = st.fixed_dictionaries(
+    {}, optional={"content": _junk, "tool_calls": st.lists(_call, max_size=2) | _junk, "function_call": _function}
+)
+_choice = st.fixed_dictionaries(
+    {},
+    optional={"index": _junk, "delta": _delta | _junk, "finish_reason": _junk, "logprobs": _junk, "token_ids": _junk},
+)
+_chunk = st.fixed_dictionaries(
+    {"choices": st.lists(_choice | _junk, max_size=2) | _junk}, optional={"usage": _junk, "model": _junk}
+)
+
+
+@given(st.lists(_chunk | _junk, max_size=4))
+def test_whatever_comes_is_taken_or_refused(chunks: list[Any]) -> None:
+    assembler = ChunkAssembler()
+    for item in chunks:
+        assembler.add(item)
+    json.dumps(assembler.response().message)
+
+
+def test_stream_waits_for_as_many_choices_as_were_asked_for_and_holds_none_of_them() -> None:
+    assembler = ChunkAssembler(choices=10**18)
+    assert assembler.add(chunk({}, "stop"))
+    assert not assembler.finished
+
+
 def test_stream_that_is_made_again_is_the_same_answer() -> None:
     message = {
         "role": "assistant",

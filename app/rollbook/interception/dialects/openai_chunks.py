@@ -11,6 +11,10 @@ from .openai_chat import error_text
 from .openai_tokens import read_ids, read_logprobs, read_prompt_ids, tokens_of
 
 
+class MalformedChunkError(Exception):
+    """A chunk whose parts are of the wrong types, or do not fit what came before."""
+
+
 class ChunkAssembler:
     """Takes a stream's chunks one by one; the first choice is the one that counts."""
 
@@ -20,7 +24,8 @@ class ChunkAssembler:
         """What the upstream said went wrong, in the middle of its stream."""
         self.usage: Any = None
         """The usage object as it came."""
-        self._unfinished = set(range(choices))
+        self._choices = choices
+        self._ended: set[int] = set()
         self._finish_reason: str | None = None
         self._model: str | None = None
         self._message: MessageDict = {"role": "assistant", "content": None}
@@ -34,10 +39,16 @@ class ChunkAssembler:
     @property
     def finished(self) -> bool:
         """Whether every choice has a finish reason: what still follows is usage and the end."""
-        return not self._unfinished
+        return len(self._ended) >= self._choices
 
     def add(self, chunk: Any) -> bool:
         """Take a chunk; False if it is none. An error object counts as one, and is remembered."""
+        try:
+            return self._add(chunk)
+        except MalformedChunkError:
+            return False
+
+    def _add(self, chunk: Any) -> bool:
         if not isinstance(chunk, dict):
             return False
         choices = chunk.get("choices")
@@ -53,9 +64,7 @@ class ChunkAssembler:
         if self._prompt_ids is None:
             self._prompt_ids = read_prompt_ids(chunk, None)
         for choice in choices:
-            if not isinstance(choice, dict):
-                return False
-            self._take(choice)
+            self._take(_object(choice, "choice"))
         return True
 
     def response(self) -> Response:
@@ -76,9 +85,11 @@ class ChunkAssembler:
 
     def _take(self, choice: dict[str, Any]) -> None:
         index = choice.get("index", 0)
+        if not isinstance(index, int):
+            raise MalformedChunkError("a choice's index is no number")
         finish_reason = choice.get("finish_reason")
         if isinstance(finish_reason, str):
-            self._unfinished.discard(index)
+            self._ended.add(index)
         if index != 0:
             return
         if isinstance(finish_reason, str):
@@ -98,19 +109,20 @@ class ChunkAssembler:
         for name, value in delta.items():
             if value is None or name == "role":
                 continue
-            if name == "tool_calls" and isinstance(value, list):
-                for call in value:
-                    if isinstance(call, dict):
-                        self._merge_tool_call(call)
-                        said = True
-            elif name == "function_call" and isinstance(value, dict):
-                _merge_function(self._message.setdefault("function_call", {}), value)
+            if name == "tool_calls":
+                for call in _list(value, name):
+                    self._merge_tool_call(_object(call, "tool call"))
+                    said = True
+            elif name == "function_call":
+                _merge_function(self._message.setdefault(name, {}), _object(value, name))
                 said = True
-            elif isinstance(value, str):
+            elif isinstance(value, str) and self._message.get(name) is None:
                 self._text.setdefault(name, []).append(value)
                 said = said or value != ""
+            elif name in self._text:
+                raise MalformedChunkError(f"{name} is text in one chunk and none in another")
             elif isinstance(value, list):
-                self._message[name] = [*self._message.get(name, ()), *value]
+                self._message[name] = [*_list(self._message.get(name) or [], name), *value]
             else:
                 self._message[name] = value
         return said
@@ -122,8 +134,8 @@ class ChunkAssembler:
             index = last + 1 if last < 0 or piece.get("id") not in (None, self._tool_calls[last].get("id")) else last
         call = self._tool_calls.setdefault(index, {})
         for name, value in piece.items():
-            if name == "function" and isinstance(value, dict):
-                _merge_function(call.setdefault("function", {}), value)
+            if name == "function" and value is not None:
+                _merge_function(call.setdefault("function", {}), _object(value, name))
             elif name != "index" and value is not None and not call.get(name):
                 call[name] = value
 
@@ -150,7 +162,21 @@ class _Pieces[T]:
 
 def _merge_function(function: MessageDict, piece: dict[str, Any]) -> None:
     for name, value in piece.items():
-        if name == "arguments" and isinstance(value, str):
-            function["arguments"] = function.get("arguments", "") + value
+        if name == "arguments" and value is not None and (so_far := function.get(name)):
+            if not isinstance(value, str) or not isinstance(so_far, str):
+                raise MalformedChunkError("pieces of a call's arguments are no text")
+            function[name] = so_far + value
         elif value is not None and not function.get(name):
             function[name] = value
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise MalformedChunkError(f"{name} is no object")
+    return value
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise MalformedChunkError(f"{name} is no list")
+    return value
