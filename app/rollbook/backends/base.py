@@ -81,6 +81,16 @@ class ExecutionBackend(ABC):
         """How many executions run at a time; a scheduler claims this many per runner. None means without a bound."""
         return None
 
+    async def check(self) -> None:  # noqa: B027  # most backends need nothing but this process
+        """Find out whether this machine has what every rollout will need; called once, before the first one.
+
+        Where it raises, the process says so and does not start: better than rollouts that all fail. It must not
+        depend on what passes by itself, such as a model server that is away.
+
+        Raises:
+            MachineError: something is missing; the message says what to install or change.
+        """
+
     @abstractmethod
     async def execute(self, request: ExecutionRequest) -> ExecutionOutcome:
         """Run one rollout to its end.

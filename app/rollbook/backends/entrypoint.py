@@ -6,9 +6,11 @@ An entrypoint is the path of a ``.py`` file with one concrete workflow and at mo
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,12 +21,14 @@ from typing import Any
 import msgspec
 
 from rollbook.backends.base import ExecutionBackend
-from rollbook.backends.errors import EntrypointError
+from rollbook.backends.errors import EntrypointError, MachineError
 from rollbook.backends.local import LocalBackend
 from rollbook.backends.recording import reach_loopback_directly
 from rollbook.sdk.config import AgentWorkflowConfig, GraderConfig
 from rollbook.sdk.grader import Grader
 from rollbook.sdk.workflow import AgentWorkflow
+
+_OURS = Path(__file__).parents[1]
 
 
 class _Spec(msgspec.Struct, frozen=True):
@@ -76,13 +80,29 @@ def load_entrypoint(
     return backend
 
 
+def check_entrypoint(spec: str, backend: ExecutionBackend) -> None:
+    """Find out whether this machine has what the backend of an entrypoint needs; call it where no event loop runs.
+
+    Raises `EntrypointError` that says what is missing, with the cause chained.
+    """
+    try:
+        _guarded(_parse(spec), lambda: asyncio.run(backend.check()), what="checking what it needs")
+    except EntrypointError as error:
+        if isinstance(error.__cause__, MachineError):
+            missing = " ".join(str(error.__cause__).split())
+            raise EntrypointError(f"{spec}: this machine cannot run it: {missing}", spec=spec) from error.__cause__
+        raise
+
+
 def _parse(spec: str) -> _Spec:
     if spec.endswith(".py"):
         return _Spec(spec, Path(spec), Path(spec).stem, None)
     place, separator, name = spec.rpartition(":")
     if not separator or not place or not name.isidentifier():
         raise EntrypointError(
-            f"{spec!r} is no entrypoint; pass the path of a .py file, or module:name for a backend", spec=spec
+            f"{spec!r} is no entrypoint; pass the path of a .py file with a workflow, or file.py:name or module:name "
+            f"for a backend, or for a function that makes one",
+            spec=spec,
         )
     if place.endswith(".py"):
         return _Spec(spec, Path(place), Path(place).stem, name)
@@ -127,25 +147,31 @@ def _import_file(file: Path) -> ModuleType:
     return module
 
 
-def _guarded[T](spec: _Spec, load: Callable[[], T]) -> T:
+def _guarded[T](spec: _Spec, load: Callable[[], T], *, what: str = "loading it") -> T:
     """Call ``load()``; whatever user code raises, ``SystemExit`` included, becomes an `EntrypointError`."""
     try:
         return load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise EntrypointError(f"{spec.text}: {_where(error)}; correct it and start again", spec=spec.text) from error
+        said = _where(error, what)
+        raise EntrypointError(f"{spec.text}: {said}; correct it and start again", spec=spec.text) from error
 
 
-def _where(error: BaseException) -> str:
-    """The error in one line, with the last place in the user's code that it passed."""
+def _where(error: BaseException, what: str) -> str:
+    """The error in one line, with the last place in the user's code that it passed.
+
+    That is no place of ours: what Rollbook refuses was written by whoever called it.
+    """
     text = " ".join(str(error).split())
-    said = f"loading it raised {type(error).__name__}" + (f": {text}" if text else "")
+    said = f"{what} raised {type(error).__name__}" + (f": {text}" if text else "")
     if isinstance(error, SyntaxError):
         return said  # its text names file and line
-    machinery = (__file__, importlib.__file__, importlib.util.__file__, "<frozen ")
+    machinery = (f"{_OURS}{os.sep}", importlib.__file__, importlib.util.__file__, "<frozen ")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(machinery)]
-    return f"{said} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else said
+    if not frames or f"{frames[-1].filename}, line " in text:
+        return said
+    return f"{said} ({frames[-1].filename}, line {frames[-1].lineno})"
 
 
 def _named(spec: _Spec, module: ModuleType) -> ExecutionBackend:
@@ -229,10 +255,39 @@ def _not_one_workflow(spec: _Spec, module: ModuleType, workflows: list[type[Any]
     ]
     if unfinished:
         return f"{spec.text}: {_names(unfinished)} is abstract; define `async def run(self, ctx)` in it"
+    if makers := _makers_of_backends(module):
+        wanted = " or ".join(f"{spec.text}:{name}" for name in makers)
+        return f"{spec.text}: a file alone must hold a workflow, and this one has a backend; name that too: {wanted}"
+    tasks = [value for value in vars(module).values() if isinstance(value, type) and _is_task(value)]
+    if own := [task for task in tasks if task.__module__ == module.__name__]:
+        return (
+            f"{spec.text}: it holds the task {own[0].__name__} and nothing that runs it; write a function "
+            f"`def backend(): return TaskBackend(task={own[0].__name__}, harness=…, runtime=…)` and pass "
+            f"{spec.text}:backend"
+        )
     return (
         f"{spec.text}: it defines no workflow; write a subclass of rollbook.AgentWorkflow in this file "
-        f"(imported ones do not count)"
+        f"(imported ones do not count), or make a backend in it and pass {spec.text}:NAME"
     )
+
+
+def _makers_of_backends(module: ModuleType) -> list[str]:
+    """Names in the module for backends, and for functions of its own that by their annotation or name make one."""
+    found: list[str] = []
+    for name, value in vars(module).items():
+        if isinstance(value, ExecutionBackend):
+            found.append(name)
+        elif inspect.isfunction(value) and value.__module__ == module.__name__ and _takes_no_arguments(value):
+            made = value.__annotations__.get("return")
+            said = made if isinstance(made, str) else getattr(made, "__name__", "")
+            if said.endswith("Backend") or (name == "backend" and made is None):
+                found.append(name)
+    return found
+
+
+def _is_task(kind: type[Any]) -> bool:
+    # By name: tasks build upon backends, and their library is only there where somebody has loaded it.
+    return any(base.__module__ == "rollbook.tasks.task" and base.__name__ == "Task" for base in kind.__mro__[1:])
 
 
 def _config[T](spec: _Spec, module: ModuleType, kind: type[T], *, name: str) -> T | None:

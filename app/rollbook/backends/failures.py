@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 
+from rollbook.backends.errors import MachineError
 from rollbook_client.statuses import RolloutErrorCategory
 
 _PROVIDER_ERRORS = frozenset(
@@ -28,7 +29,10 @@ def categorized(error: BaseException) -> RolloutErrorCategory:
 
     Sandbox providers' errors are told by class name, base classes included: their SDKs are optional and not
     imported here. An API error is the provider's failure only with a status that says so; a 404 is the task's.
+    A `MachineError` is the server's side of it, whatever code it came through.
     """
+    if isinstance(error, MachineError):
+        return RolloutErrorCategory.INTERNAL_ERROR
     if isinstance(error, TimeoutError):
         return RolloutErrorCategory.TIMEOUT
     if isinstance(error, (ValueError, TypeError, AssertionError)):

@@ -31,8 +31,8 @@ POLICY = "policy"
 GRADER = "grader"
 """Whom a call serves: the workflow, or the grader, which may ask the same model."""
 
-_BLAMED = frozenset({"http", "connect", "broken_stream", "garbage"})
-"""The failures that are the model server's own; a call that we ended says nothing of it."""
+_BLAMED = frozenset({"http", "connect", "broken_stream", "garbage", "internal"})
+"""The failures that are the model server's own, or the endpoint's; a call that we ended says nothing of them."""
 _LOOPBACK = "127.0.0.1"
 
 
@@ -61,7 +61,8 @@ class Calls:
         self._purpose, self._failed = GRADER, None
 
     def explained(self, failure: Failure) -> Failure:
-        """A stage's failure; ``http_error`` where its last model call failed at the model server.
+        """A stage's failure; ``http_error`` where its last model call failed at the model server, ``internal_error``
+        where it failed here.
 
         A deadline of ours, and a ``TimeoutError`` of user code, stay what they are.
         """
@@ -70,7 +71,8 @@ class Calls:
             return failure
         own = failure.message
         message = own if call.message in own else f"{own} (its last model call failed: {call.message})"
-        return Failure(message, RolloutErrorCategory.HTTP_ERROR)
+        ours = call.kind == "internal"
+        return Failure(message, RolloutErrorCategory.INTERNAL_ERROR if ours else RolloutErrorCategory.HTTP_ERROR)
 
     def open_at(self, endpoint: RunningEndpoint) -> None:
         """Have user code reach the model through a session, which is opened once it asks for the model's URL.

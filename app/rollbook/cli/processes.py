@@ -24,7 +24,10 @@ from .presence import Presence
 
 STOPPED = "stopped"
 
-_ENTRYPOINT_HELP = "A .py file with one workflow and at most one grader, or module:name for a backend."
+_ENTRYPOINT_HELP = (
+    "FILE.py with one workflow and at most one grader; or FILE.py:NAME or MODULE:NAME, where NAME is a backend "
+    "(LocalBackend, TaskBackend) or a function without arguments that makes one."
+)
 
 
 def serve(
@@ -99,8 +102,9 @@ async def _serve(api: ApiSettings, scheduler: SchedulerSettings) -> int:
     with contextlib.closing(stack.Stack(api, scheduler)) as both:
         # Behind the API's own port, which is no other's then.
         stack.check_metrics_address(scheduler, ("--scheduler-metrics-port", "--scheduler-metrics-host"))
-        async with _ending_in_order(both.supervisor, scheduler, stop=both.stop):
-            return await both.run(on_ready=partial(_announce_api, api))
+        async with _ending_in_order(both.supervisor, scheduler, stop=both.stop) as presence:
+            # Not before a runner has loaded the entrypoint: who reads the line sends rollouts.
+            return await both.run(on_ready=partial(_announce_api, api), loaded=presence.ready)
 
 
 @contextlib.asynccontextmanager

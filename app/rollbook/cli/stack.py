@@ -12,7 +12,7 @@ import errno
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -196,18 +196,26 @@ class Stack:
         self._listener.close()
         self.supervisor.stop()
 
-    async def run(self, *, on_ready: Callable[[str], None]) -> int:
-        """Run until `stop` or until a child gives up; the exit code. ``on_ready`` is told a line for the operator."""
+    async def run(self, *, on_ready: Callable[[str], None], loaded: Callable[[], Awaitable[None]] | None = None) -> int:
+        """Run until `stop` or until a child gives up; the exit code.
+
+        ``on_ready`` is told a line for the operator once requests are answered and ``loaded()``, if given, has
+        returned.
+        """
         line = ready_line(self._listener, self._settings)
-        announcing = asyncio.create_task(self._announce(line, on_ready), name="announce")
+        announcing = asyncio.create_task(self._announce(line, on_ready, loaded), name="announce")
         try:
             return await self.supervisor.run()
         finally:
             announcing.cancel()
             self.close()
 
-    async def _announce(self, line: str, on_ready: Callable[[str], None]) -> None:
+    async def _announce(
+        self, line: str, on_ready: Callable[[str], None], loaded: Callable[[], Awaitable[None]] | None
+    ) -> None:
         await answering(self._listener)
+        if loaded is not None:
+            await loaded()
         on_ready(line)
 
     def close(self) -> None:

@@ -29,6 +29,9 @@ ERROR_MAX_BYTES = 1024 * 1024
 LAST_BYTES_SEC = 1.0
 """How long a stream may take to end after it said that it is done; its connection is closed otherwise."""
 
+OURS = "Rollbook itself failed while it served a model call, the agent and the model did not"
+"""How a fault of the endpoint's own is told, to the program and in the record."""
+
 _MESSAGE_MAX_CHARS = 1000
 _STATUS_OF_FAILURE = {"timeout": 504}
 
@@ -128,8 +131,9 @@ class Call:
             self._give_up(answers.over())
         except Exception as error:
             log.exception("a rollout could not take a model call")
-            self.failed = self._recorded = True
-            self._give_up(ErrorAnswer(500, f"the rollout could not take this call: {error!r}", "rollout_error"))
+            message = self._route.hide(f"{OURS}: {error!r}; its traceback is in the runner's log")
+            self._fail("internal", message)
+            self._give_up(ErrorAnswer(500, message, "rollout_error"))
         finally:
             self._keep()
 

@@ -58,7 +58,8 @@ class CallPolicy(Protocol):
 
     For every call that `before` let through, exactly one of `answered` and `failed` follows. Calls of one rollout
     may overlap. An exception other than `Refused` fails that call alone: the program gets HTTP 500, and `failed` is
-    not called for it, since it is the policy's own.
+    not called for it, since it is the policy's own. A fault of the endpoint's own is told as any failure is, by
+    `failed` with an error of the kind `internal`.
     """
 
     @property

@@ -17,12 +17,13 @@ from rollbook.sdk.context import RolloutContext, get_rollout_context
 from rollbook.sdk.sample import RolloutSample
 from rollbook.sdk.span import StageSpan, timed
 from rollbook.sdk.values import shown
-from rollbook.tasks.data import TaskData
+from rollbook.tasks.checks import check_whole
+from rollbook.tasks.data import Resources, TaskData
 from rollbook.tasks.errors import cause_of
-from rollbook.tasks.harnesses.base import Harness
-from rollbook.tasks.limits import RolloutLimits
+from rollbook.tasks.harnesses.base import Harness, checked_harness
+from rollbook.tasks.limits import RolloutLimits, checked_limits
 from rollbook.tasks.rollout import Rollout
-from rollbook.tasks.runtimes.base import Runtime
+from rollbook.tasks.runtimes.base import Runtime, made_by
 from rollbook.tasks.task import Task, load_task
 from rollbook.traces.sample import sample_messages
 from rollbook.traces.trace import Trace
@@ -31,6 +32,7 @@ from rollbook_client.statuses import RolloutErrorCategory, RolloutStatus
 __all__ = ["TaskBackend"]
 
 DEFAULT_MAX_CONCURRENT = 4
+_OVER_AT_ONCE_SEC = 1e-6
 
 
 class TaskBackend(ExecutionBackend):
@@ -52,15 +54,12 @@ class TaskBackend(ExecutionBackend):
         max_concurrent: int | None = DEFAULT_MAX_CONCURRENT,
     ) -> None:
         self.task = load_task(task)
-        if not isinstance(harness, Harness):
-            raise TypeError(f"harness must be a Harness, as ProgramHarness([…]) is; got {shown(harness)}")
         if isinstance(runtime, Runtime) or not callable(runtime):
             raise TypeError(f"runtime makes one for each rollout: pass the class, or a function; got {shown(runtime)}")
-        if limits is not None and not isinstance(limits, RolloutLimits):
-            raise TypeError(f"limits must be RolloutLimits(max_turns=…), got {shown(limits)}")
-        self.harness = harness
+        check_whole(max_concurrent, "max_concurrent", least=1)
+        self.harness = checked_harness(harness)
         self.runtime = runtime
-        self.limits = limits or RolloutLimits()
+        self.limits = checked_limits(limits)
         self._slots = Slots(max_concurrent)
 
     @property
@@ -71,6 +70,10 @@ class TaskBackend(ExecutionBackend):
     def health(self) -> dict[str, Any]:
         """``status`` and ``concurrency``: the limit, how many wait and how many run."""
         return {"status": "ok", "concurrency": self._slots.snapshot()}
+
+    async def check(self) -> None:
+        """See `ExecutionBackend.check`: whether this machine can give the runtimes."""
+        await made_by(self.runtime, resources=Resources()).try_out()
 
     async def shutdown(self) -> None:
         """Close the endpoint that the rollouts shared."""
@@ -108,13 +111,8 @@ class TaskBackend(ExecutionBackend):
                     async with asyncio.timeout(_left(request.agent_timeout_sec, queued_sec)):
                         await self._slots.wait()
             except TimeoutError:
-                limit_sec = request.agent_timeout_sec or 0.0
-                waited_sec = queued_sec + time.monotonic() - began
-                failure = deadline_failure("the agent", limit_sec, queued_sec=waited_sec)
-                failed = ExecutionResult(
-                    status=RolloutStatus.FAILURE, err_message=failure.message, err_category=failure.category
-                )
-                return ExecutionOutcome(workflow=failed, spans=tuple(spans))
+                late = _late(request, queued_sec=queued_sec + time.monotonic() - began)
+                return ExecutionOutcome(workflow=late, spans=tuple(spans))
             queued_sec += time.monotonic() - began
         try:
             return ExecutionOutcome(workflow=await self._run(request, ctx, queued_sec=queued_sec), spans=tuple(spans))
@@ -122,6 +120,9 @@ class TaskBackend(ExecutionBackend):
             self._slots.give_back()
 
     async def _run(self, request: ExecutionRequest, ctx: RolloutContext, *, queued_sec: float) -> ExecutionResult:
+        left_sec = _left(request.agent_timeout_sec, queued_sec)
+        if left_sec is not None and left_sec <= 0:
+            return _late(request, queued_sec=queued_sec)
         try:
             rollout = Rollout(
                 self.task,
@@ -154,6 +155,12 @@ class TaskBackend(ExecutionBackend):
         return _result(trace, request)
 
 
+def _late(request: ExecutionRequest, *, queued_sec: float) -> ExecutionResult:
+    """The result of a rollout whose budget for the agent was over before there was anything to run."""
+    failure = deadline_failure("the agent", request.agent_timeout_sec or 0.0, queued_sec=queued_sec)
+    return ExecutionResult(status=RolloutStatus.FAILURE, err_message=failure.message, err_category=failure.category)
+
+
 def _left(limit_sec: float | None, spent_sec: float) -> float | None:
     return None if limit_sec is None else limit_sec - spent_sec
 
@@ -161,8 +168,10 @@ def _left(limit_sec: float | None, spent_sec: float) -> float | None:
 def _within(data: TaskData, request: ExecutionRequest, *, queued_sec: float) -> TaskData:
     """The task with the request's budgets where those are shorter; what was spent in the queue counts."""
     timeouts = data.timeouts
+    grader_sec = request.grader_timeout_sec
     agent = _shorter(timeouts.agent, _left(request.agent_timeout_sec, queued_sec))
-    scoring = _shorter(timeouts.scoring, request.grader_timeout_sec)
+    # On the wire nothing, or less, is a budget that is over already; in a task it is a mistake.
+    scoring = _shorter(timeouts.scoring, None if grader_sec is None else max(grader_sec, _OVER_AT_ONCE_SEC))
     return msgspec.structs.replace(data, timeouts=msgspec.structs.replace(timeouts, agent=agent, scoring=scoring))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -13,6 +12,7 @@ from msgspec import Struct, field
 
 from rollbook.backends.json_form import is_plain, plain
 from rollbook.sdk.values import MessageDict, message_list, shown
+from rollbook.tasks.checks import check_number, check_whole
 
 __all__ = ["NetworkPolicy", "Resources", "TaskData", "Timeouts"]
 
@@ -20,7 +20,7 @@ _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|[0-9A-Fa-
 
 
 class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds that each stage may take; None is unbounded, zero or less has expired already.
+    """Seconds that each stage may take, above zero; None is unbounded.
 
     `setup` is shared by the set-up of task and harness, `agent` is spent by all segments together.
     """
@@ -32,9 +32,7 @@ class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            seconds = getattr(self, name)
-            if seconds is not None and not _is_number(seconds):
-                raise ValueError(f"timeouts.{name} must be finite seconds, or None for no limit; got {shown(seconds)}")
+            check_number(getattr(self, name), f"timeouts.{name}", unit="seconds")
 
 
 class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,16 +43,9 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     disk_mb: int | None = None
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            amount = getattr(self, name)
-            if amount is None:
-                continue
-            whole = name != "cpus"
-            if not _is_number(amount) or amount <= 0 or (whole and not isinstance(amount, int)):
-                kind = "a whole number" if whole else "a number"
-                raise ValueError(
-                    f"resources.{name} must be {kind} above zero, or None for no limit; got {shown(amount)}"
-                )
+        check_number(self.cpus, "resources.cpus", unit="a number")
+        for name in ("memory_mb", "disk_mb"):
+            check_whole(getattr(self, name), f"resources.{name}", least=1)
 
 
 class NetworkPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,10 +185,6 @@ class TaskData(Struct, frozen=True, kw_only=True):
 
 def _fits(host: str, pattern: str) -> bool:
     return pattern == "*" or host == pattern or (pattern.startswith("*.") and fnmatch.fnmatchcase(host, pattern))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _messages(value: Any, what: str) -> list[MessageDict]:

@@ -162,7 +162,17 @@ def _found(cls: type[Hooked]) -> Iterator[Hook]:
     for name in sorted(marked):
         method = inspect.getattr_static(cls, name)
         if marks := getattr(method, _MARKS, ()):
-            yield _hook(cls, name, method=method, marks=marks)
+            try:
+                yield _hook(cls, name, method=method, marks=marks)
+            except TypeError as error:
+                raise TypeError(f"{error}{_place(method)}") from None
+
+
+def _place(method: Any) -> str:
+    """Where its author wrote it: the lines of ours that refuse it help nobody."""
+    function = inspect.unwrap(getattr(method, "__func__", method))
+    code = getattr(function, "__code__", None)
+    return "" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})"
 
 
 def _hook(cls: type[Hooked], name: str, *, method: Any, marks: tuple[_Mark, ...]) -> Hook:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
+from rollbook.backends.errors import MachineError
 from rollbook.backends.failures import Failure
 from rollbook.backends.stage import StageError, run_stage
 from rollbook.endings import to_the_end
@@ -26,10 +27,10 @@ from rollbook.tasks.arguments import Given
 from rollbook.tasks.budget import CumulativeBudget, SharedDeadline
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.errors import RuntimeStoppedError, TaskError, trace_error
-from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError
+from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError, checked_harness
 from rollbook.tasks.harnesses.returned import returned_messages
-from rollbook.tasks.limits import RolloutLimits
-from rollbook.tasks.runtimes.base import Runtime
+from rollbook.tasks.limits import RolloutLimits, checked_limits
+from rollbook.tasks.runtimes.base import Runtime, made_by
 from rollbook.tasks.scoring import check_scores, score
 from rollbook.tasks.task import Task
 from rollbook.tasks.timing import Stage, Stages
@@ -91,7 +92,7 @@ class Rollout:
         tell: Callable[[Event], None] = lambda _event: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.trace = Trace(rollout_id=rollout_id or data.id, task=data.to_json(), harness=harness.name)
+        self.trace = Trace(rollout_id=rollout_id or data.id, task=data.to_json(), harness=checked_harness(harness).name)
         self.data = data
         self._task = task.for_rollout()
         self._harness = copy.copy(harness)
@@ -103,7 +104,7 @@ class Rollout:
         self._tell = tell
         self._given = Given(owner=self._task, data=data, trace=self.trace, state=self._task.state)
         self._tools = ToolsetIndex([toolset.bound(self._given) for toolset in self._task.toolsets])
-        self._turns = Turns(self._given, task.hooks, limits=limits or RolloutLimits(), tell=tell)
+        self._turns = Turns(self._given, task.hooks, limits=checked_limits(limits), tell=tell)
         self._stages = Stages(self.trace, tell)
         self._budget = CumulativeBudget(data.timeouts.agent, clock=clock)
         self._session: Session | None = None
@@ -191,12 +192,16 @@ class Rollout:
 
     async def _start_own(self) -> None:
         assert self._owned is not None
-        takes_resources = "resources" in inspect.signature(self._owned).parameters
-        self._runtime = self._owned(resources=self.data.resources) if takes_resources else self._owned()
+        self._runtime = made_by(self._owned, resources=self.data.resources)
         await self._runtime.start()
 
     async def _connect(self) -> None:
-        endpoint = self._endpoint or await shared_endpoint()
+        try:
+            endpoint = self._endpoint or await shared_endpoint()
+        except OSError as error:
+            raise MachineError(
+                f"the endpoint in front of the model found no port on this machine ({error.strerror}); free some"
+            ) from error
         tools = self._tools if self._tools.definitions else None
         self._session = session = endpoint.open(self._url, self._api_key, self._turns, tools=tools)
         if (ambient := get_rollout_context()) is not None and ambient.on_secrets is not None:
@@ -284,6 +289,7 @@ class Rollout:
             tools=self._tools,
             tools_url=self._session.tools_url,
             remaining_sec=self._budget.remaining_sec(),
+            info=self.trace.info,
         )
 
     # Ending

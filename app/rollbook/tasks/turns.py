@@ -51,6 +51,8 @@ class Turns:
         """The first mistake of a hook; from then on no turn is served."""
         self.failed_call: ModelCall | None = None
         """The last call that failed, unless a later one brought an answer. One that we ended ourselves is none."""
+        self.fault: Exception | None = None
+        """What broke in here, by nobody's mistake but ours, unless a later call brought an answer."""
         self.in_flight = 0
         """How many calls have gone to the model and are not answered yet."""
         self._given = given
@@ -104,7 +106,7 @@ class Turns:
 
     async def answered(self, request: Request, response: Response, call: ModelCall) -> Response:
         """See `CallPolicy.answered`."""
-        self.failed_call = None
+        self.failed_call = self.fault = None
         async with _Blaming(self):
             try:
                 response, rewrites = await run_response_interceptors(
@@ -241,7 +243,10 @@ class Turns:
 
 
 class _Blaming:
-    """A mistake of a hook ends the exchange: it is kept for the rollout, and the program is refused."""
+    """A mistake of a hook ends the exchange: it is kept for the rollout, and the program is refused.
+
+    Any other error but a refusal is a fault of ours; it is kept too, and the endpoint answers for it.
+    """
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -253,3 +258,5 @@ class _Blaming:
         if isinstance(error, TaskError):
             self._turns.blame(error)
             raise Refused(error.hook or "error of the task") from error
+        if isinstance(error, Exception) and not isinstance(error, Refused):
+            self._turns.fault = error

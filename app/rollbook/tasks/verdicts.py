@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollbook.backends.failures import Failure
 from rollbook.backends.stage import StageError
+from rollbook.interception.call import OURS
 from rollbook.tasks.budget import CumulativeBudget
 from rollbook.tasks.errors import trace_error
 from rollbook.tasks.turns import Turns
@@ -15,20 +16,26 @@ __all__ = ["segment_errors", "stage_error"]
 
 
 def stage_error(stage: str, error: StageError) -> TraceError:
-    """The entry for a stage that failed: by what user code raised, or by a deadline of ours."""
+    """The entry for a stage that failed: by what user code raised, or by a deadline of ours.
+
+    No agent has a part in the boot: what is nobody's by its kind is the machine's there.
+    """
+    if _is_deadline(error):
+        return _entry(stage, "TimeoutError", error.failure)
+    kind, message, category = type(error.__cause__).__name__, error.failure.message, error.failure.category
     if isinstance(error.__cause__, LookupError):
-        # Its text is the key alone.
-        named = f"{type(error.__cause__).__name__}: {error.failure.message}"
-        return _entry(stage, type(error.__cause__).__name__, Failure(named, error.failure.category))
-    return _entry(stage, "TimeoutError" if _is_deadline(error) else type(error.__cause__).__name__, error.failure)
+        message = f"{kind}: {message}"  # its text is the key alone
+    if stage == "boot" and category is RolloutErrorCategory.AGENT_ERROR:
+        category = RolloutErrorCategory.INTERNAL_ERROR
+    return _entry(stage, kind, Failure(message, category))
 
 
 def segment_errors(error: StageError | None, *, turns: Turns, budget: CumulativeBudget) -> list[TraceError]:
     """What went wrong in a segment of the agent; nothing where it yielded, or was stopped.
 
-    In this order: its time was over, a hook broke a rule, a model call failed and none after it went well, the
-    program failed. What a program raises after a stop is no failure; a deadline is. `error` is how the program
-    ended, None where it ended well.
+    In this order: its time was over, a hook broke a rule, a model call failed and none after it went well (by a fault
+    of ours, or the model server's), the program failed. What a program raises after a stop is no failure; a deadline
+    is. `error` is how the program ended, None where it ended well.
     """
     call_error = None if turns.failed_call is None else turns.failed_call.error
     if budget.exceeded or (error is not None and _is_deadline(error)):
@@ -38,7 +45,12 @@ def segment_errors(error: StageError | None, *, turns: Turns, budget: Cumulative
         return [trace_error("agent", turns.task_error, who="the task")]
     if turns.stopped:
         return []
-    found = [] if call_error is None else [_entry("agent", "ModelCallError", _call_failure(call_error))]
+    found = []
+    if turns.fault is not None:
+        ours = Failure(f"{OURS}: {turns.fault!r}", RolloutErrorCategory.INTERNAL_ERROR)
+        found.append(_entry("agent", type(turns.fault).__name__, ours))
+    if call_error is not None:
+        found.append(_entry("agent", "ModelCallError", _call_failure(call_error)))
     return found if error is None else [*found, stage_error("agent", error)]
 
 
@@ -55,6 +67,8 @@ def _is_deadline(error: StageError) -> bool:
 
 
 def _call_failure(error: CallError) -> Failure:
+    if error.kind == "internal":
+        return Failure(error.message, RolloutErrorCategory.INTERNAL_ERROR)
     category = RolloutErrorCategory.TIMEOUT if error.kind == "timeout" else RolloutErrorCategory.HTTP_ERROR
     return Failure(f"a model call failed: {error.message}", category)
 

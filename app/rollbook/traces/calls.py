@@ -79,7 +79,7 @@ class CallError(msgspec.Struct, frozen=True):
     """Why a call brought no whole answer.
 
     `kind` is `http` (the upstream answered with an error, `status` says which), `connect`, `broken_stream`,
-    `garbage`, `timeout` or `aborted` (ended by us).
+    `garbage`, `timeout`, `aborted` (ended by us) or `internal` (a fault of the endpoint's own).
     """
 
     kind: str

@@ -286,13 +286,6 @@ async def test_agent_that_swallows_its_deadline_is_late_all_the_same(stage: Stag
     assert [(error.type, error.category) for error in trace.errors] == [("TimeoutError", "timeout")]
 
 
-async def test_budget_that_is_spent_already_starts_nothing(stage: Stage) -> None:
-    harness = Acting(ask_once)
-    trace = await played(stage.rollout(None, harness, data=budget(0)))
-    assert harness.agents == []
-    assert [error.category for error in trace.errors] == ["timeout"]
-
-
 async def test_timeout_that_the_program_raised_itself_keeps_its_own_words(stage: Stage) -> None:
     async def gives_up(agent: Agent) -> None:
         raise TimeoutError("the tests took too long")

@@ -16,7 +16,7 @@ import msgspec
 import uvloop
 
 from rollbook.backends.base import ExecutionBackend
-from rollbook.backends.entrypoint import load_entrypoint
+from rollbook.backends.entrypoint import check_entrypoint, load_entrypoint
 from rollbook.backends.errors import EntrypointError
 from rollbook.scheduler.memory import Marks
 from rollbook.scheduler.settings import SETTINGS_VARIABLE, RunnerSettings
@@ -60,6 +60,7 @@ def main() -> int:
             max_concurrent=settings.max_concurrent,
             record_model_calls=settings.record_model_calls,
         )
+        check_entrypoint(settings.entrypoint, backend)
     except EntrypointError as error:
         frame = msgspec.msgpack.encode(Broken(str(error)))
         pipe.sendall(len(frame).to_bytes(4, "big") + frame)

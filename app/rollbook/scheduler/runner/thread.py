@@ -133,6 +133,7 @@ class ThreadPool:
         async with contextlib.AsyncExitStack() as stack:
             if self._lifespan is not None:
                 await stack.enter_async_context(self._lifespan())
+            await self._backend.check()
             self._outward(self._begin, _Inner(asyncio.get_running_loop(), executor, stop))
             await stop.wait()
             await executor.shut_down()

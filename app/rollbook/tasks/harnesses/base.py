@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from rollbook.sdk.values import MessageDict
+from rollbook.sdk.values import MessageDict, shown
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.hooks import Hooked, Kind
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.toolsets import ToolsetIndex
 
-__all__ = ["Exchange", "Harness", "HarnessError"]
+__all__ = ["Exchange", "Harness", "HarnessError", "checked_harness"]
 
 
 class HarnessError(Exception):
     """The program did not end well; the text says how, with the last of what it wrote."""
+
+
+def checked_harness(harness: Any) -> Harness:
+    """What a rollout is given to be played by; raises ``TypeError`` for what is no harness, a class of them too."""
+    if not isinstance(harness, Harness):
+        raise TypeError(f"harness must be a Harness, as ProgramHarness([…]) is; got {shown(harness)}")
+    return harness
 
 
 class Exchange(Struct, kw_only=True):
@@ -42,6 +49,8 @@ class Exchange(Struct, kw_only=True):
     """Where programs find the same tools, by the Model Context Protocol; None where the task has none."""
     remaining_sec: float | None = None
     """What is left of the agent's budget; the caller enforces it."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """The trace's own: what a harness puts here is kept with the trace. It must have a JSON form and hold no secret."""
 
 
 class Harness(Hooked, ABC):

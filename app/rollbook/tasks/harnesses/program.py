@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
-from rollbook.sdk.values import MessageDict
+from rollbook.sdk.values import MessageDict, shown
 from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError
-from rollbook.tasks.runtimes.base import Completed
+from rollbook.tasks.harnesses.written import Written, is_secret
+from rollbook.tasks.runtimes.base import Runtime
 
 __all__ = ["ProgramHarness"]
 
 MCP_FILE = ".rollbook/mcp.json"
 MESSAGES_FILE = ".rollbook/messages.json"
 PROMPT_FILE = ".rollbook/prompt.txt"
+NOT_THERE = (126, 127)
+"""Exit codes for a program that cannot be started, or that there is none of."""
 STDERR_SHOWN_CHARS = 2_000
 VARIABLE_MAX_BYTES = 65_536
 """Of a prompt in a variable: Linux takes twice as much in one, and bounds all of them together too."""
@@ -40,6 +45,10 @@ class ProgramHarness(Harness):
     it is a list; a text is given to a shell as it is. An exit code other than 0 fails the segment, with the last of
     what the program wrote to its standard error. ``resumes=True`` says that the program can be started again on the
     conversation so far.
+
+    However it ended, the last 4 KiB that it wrote to its output and to its errors, over all segments, are in the
+    trace's ``info["program"]``: `exit_code` of the last segment, `stdout`, `stderr`, without the rollout's key and
+    without what variables of `env` hold whose names speak of a secret.
     """
 
     name: ClassVar[str] = "program"
@@ -55,8 +64,11 @@ class ProgramHarness(Harness):
     ) -> None:
         if not command:
             raise ValueError("the command is empty; give the program and its arguments")
-        self.command = command if isinstance(command, str) else tuple(command)
+        self.command = command if isinstance(command, str) else tuple(map(os.fspath, command))
         self.env = dict(env or {})
+        for part in (*self.command, *self.env, *self.env.values()):
+            if not isinstance(part, str):
+                raise TypeError(f"command and env are made of texts, got {shown(part)}; write str(…) around it")
         self.cwd = cwd
         self.model = model
         self.resumes = resumes  # type: ignore[misc]  # a program's own ability, said by whoever names it
@@ -76,10 +88,23 @@ class ProgramHarness(Harness):
         }
         env = self._environment(exchange, values) | tools | self.env
         ended = await runtime.run(self._command(values), env=env, cwd=self.cwd)
+        written = Written(ended, secrets=self._secrets(exchange))
+        written.keep(exchange.info)
         if ended.exit_code:
-            # Clients name the key that they were refused with.
-            raise HarnessError(_how_it_ended(ended).replace(exchange.api_key, "[key]"))
+            raise HarnessError(self._how_it_ended(written, runtime))
         return None
+
+    def _secrets(self, exchange: Exchange) -> dict[str, str]:
+        """What must not be kept, by what stands in its place. Clients name the key that they were refused with."""
+        own = {value: f"[{name}]" for name, value in self.env.items() if is_secret(name, value)}
+        return own | {exchange.api_key: "[key]"}
+
+    def _how_it_ended(self, written: Written, runtime: Runtime) -> str:
+        said = f"the program ended with exit code {written.exit_code}"
+        if written.exit_code in NOT_THERE and (why := runtime.why_absent(_first_word(self.command))):
+            said += f", since {why}"
+        tail = (written.stderr or written.stdout)[-STDERR_SHOWN_CHARS:]
+        return said + (f": {tail}" if tail else " and wrote nothing")
 
     def _command(self, values: Mapping[str, str]) -> Sequence[str] | str:
         if isinstance(self.command, str):
@@ -133,7 +158,10 @@ def _inside(url: str, url_of: Callable[[int], str]) -> str:
     return urlunsplit((reached.scheme, reached.netloc, parts.path, "", ""))
 
 
-def _how_it_ended(ended: Completed) -> str:
-    said = ended.stderr.decode("utf-8", "replace").strip() or ended.stdout.decode("utf-8", "replace").strip()
-    tail = said[-STDERR_SHOWN_CHARS:]
-    return f"the program ended with exit code {ended.exit_code}" + (f": {tail}" if tail else " and wrote nothing")
+def _first_word(command: Sequence[str] | str) -> str:
+    if not isinstance(command, str):
+        return command[0]
+    try:
+        return next(iter(shlex.split(command)), "")
+    except ValueError:  # an open quote: the shell has said so
+        return ""

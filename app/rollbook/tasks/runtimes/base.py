@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from rollbook.tasks.data import NetworkPolicy
+from rollbook.sdk.values import shown
+from rollbook.tasks.data import NetworkPolicy, Resources
 
-__all__ = ["READ_LIMIT_BYTES", "Completed", "Runtime"]
+__all__ = ["READ_LIMIT_BYTES", "Completed", "Runtime", "made_by"]
 
 READ_LIMIT_BYTES = 64 * 1024 * 1024
 """The largest file that `Runtime.read` takes into memory, unless it is told otherwise."""
@@ -61,6 +63,16 @@ class Runtime(ABC):
             RuntimeUnavailableError: this machine cannot give such a runtime.
             RuntimeFailedError: it did not come up.
             RuntimeStoppedError: it was stopped before.
+        """
+
+    async def try_out(self) -> None:  # noqa: B027  # a runtime that needs nothing has nothing to try
+        """Find out whether this machine can give such a runtime, with this one, which is over afterwards.
+
+        Called once where a backend starts, with a runtime that is not started, so that a machine which cannot is told
+        before it takes a rollout. By itself nothing is tried.
+
+        Raises:
+            RuntimeUnavailableError: it cannot; the message says what to install or change.
         """
 
     @abstractmethod
@@ -130,3 +142,20 @@ class Runtime(ABC):
     @abstractmethod
     def url_of(self, port: int) -> str:
         """The address, without a slash at its end, at which programs find a kept port of the host's loopback."""
+
+    def why_absent(self, program: str) -> str | None:
+        """For a command that ended with 127 or 126: why programs find no such one here though this machine has it,
+        and what to change. None where there is nothing to say."""
+        return None
+
+
+def made_by(factory: Callable[..., Runtime], *, resources: Resources) -> Runtime:
+    """A runtime of a backend's or a rollout's own: of a class, or of a function that makes one.
+
+    It is given the `resources` where it takes them, as the classes do. Raises ``TypeError`` for what is no runtime.
+    """
+    takes_resources = "resources" in inspect.signature(factory).parameters
+    made = factory(resources=resources) if takes_resources else factory()
+    if not isinstance(made, Runtime):
+        raise TypeError(f"the function that makes a runtime returned {shown(made)}; have it return a Runtime")
+    return made

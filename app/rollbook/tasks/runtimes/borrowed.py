@@ -71,6 +71,9 @@ class BorrowedRuntime(Runtime):
     def url_of(self, port: int) -> str:
         return self._owned.url_of(port)
 
+    def why_absent(self, program: str) -> str | None:
+        return self._owned.why_absent(program)
+
     def _lent(self) -> Runtime:
         if self._owned.stopped:
             raise RuntimeStoppedError(

@@ -11,9 +11,11 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from rollbook.backends.limiter import Slots
+from rollbook.tasks.checks import check_whole
 from rollbook.tasks.data import NetworkPolicy, Resources
 from rollbook.tasks.errors import RuntimeStoppedError
 
+from .absent import why_absent
 from .errors import RuntimeFailedError, RuntimeUnavailableError, UnsafePathError, UnsupportedNetworkError
 from .forwarding import Forward, listen_inside
 from .homes import Home, in_thread
@@ -28,6 +30,8 @@ __all__ = ["BubblewrapRuntime"]
 
 NOBODY = 65534
 MAX_PROCESSES = 4096
+_TRIED_PORT = 8000
+"""Any will do in a network that nobody else is in."""
 _FOLDERS = ("work", "root", "tmp", "var", "var/tmp", "run", "home", "opt", "mnt", "srv")
 _FILES = {
     "passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -76,12 +80,14 @@ class BubblewrapRuntime(OwnedRuntime):
         super().__init__(
             resources=resources, env=env, parent=parent, slots=slots, output_limit_bytes=output_limit_bytes
         )
+        check_whole(max_processes, "max_processes", least=1, optional=False)
+        check_whole(user, "user", least=0, optional=False)
         if user == 0:
             raise ValueError("a sandbox of root's could change this machine; name another user, or leave it out")
         self._open = network is not None and _is_open(network)
         self._was_open = self._open
         """Whether there may be programs with network."""
-        self._shown = tuple(shown)
+        self._shown = tuple(map(Path, shown))
         self._max_processes = max_processes
         self._user = user if os.geteuid() == 0 else None
         self._forwards: dict[int, Forward] = {}
@@ -89,14 +95,26 @@ class BubblewrapRuntime(OwnedRuntime):
 
     @classmethod
     async def check(cls) -> None:
-        """Make an empty sandbox and end it.
+        """Make a sandbox, run a command in it, open a route into it, and end it.
 
         Raises:
             RuntimeUnavailableError: this machine cannot; says what is missing.
         """
-        runtime = cls()
-        await runtime.start()
-        await runtime.stop()
+        await cls().try_out()
+
+    async def try_out(self) -> None:
+        """See `Runtime.try_out`: as `check`, with what this one is given."""
+        try:
+            await self.start()
+            await self.allow(NetworkPolicy(), keep=[("127.0.0.1", _TRIED_PORT)])
+            done = await self.run(["/bin/true"])
+            if done.exit_code:
+                said = done.stderr.decode(errors="replace").strip()
+                raise RuntimeUnavailableError(f"a sandbox of this machine runs no program: /bin/true says {said!r}")
+        except (RuntimeFailedError, OSError) as error:
+            raise RuntimeUnavailableError(f"this machine can make no sandbox that works: {error}") from error
+        finally:
+            await self.stop()
 
     @property
     def workdir(self) -> str:
@@ -125,6 +143,16 @@ class BubblewrapRuntime(OwnedRuntime):
         elif self._was_open:
             await in_thread(partial(end_all, self._in_host_network, what="the sandbox, with network"))
             self._was_open = False
+
+    def why_absent(self, program: str) -> str | None:
+        """See `Runtime.why_absent`."""
+        return why_absent(program, is_seen=self._sees)
+
+    def _sees(self, path: Path) -> bool:
+        parts = path.parts[1:]
+        if not parts or parts[0] in MOUNTED or any(path.is_relative_to(shown) for shown in self._shown):
+            return True
+        return os.path.lexists(self._root().joinpath(*parts))
 
     @property
     def _shown_root(self) -> str:

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from rollbook.backends.limiter import Slots
+from rollbook.tasks.checks import check_whole
 from rollbook.tasks.data import Resources
 from rollbook.tasks.errors import RuntimeStoppedError
 
@@ -65,6 +66,7 @@ class OwnedRuntime(Runtime):
     ) -> None:
         """`env` are variables for every program; `parent` is the folder that the runtime's own is made in, of this
         user alone; `slots` limit how many runtimes are up at a time: `start` waits for one, `stop` frees it."""
+        check_whole(output_limit_bytes, "output_limit_bytes", least=0, optional=False)
         self._resources = resources or Resources()
         self._env = dict(env)
         self._parent = default_parent() if parent is None else parent

@@ -1,0 +1,26 @@
+"""Numbers that authors give: each refusal names the field, what it takes, and what it got."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rollbook.sdk.values import shown
+
+__all__ = ["check_number", "check_whole"]
+
+
+def check_number(value: Any, name: str, *, unit: str) -> None:
+    """Raise ``ValueError`` for anything but a finite number above zero, or None for no limit."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if value is not None and not (number and value > 0):
+        raise ValueError(f"{name} must be {unit} above zero, or None for no limit; got {shown(value)}")
+
+
+def check_whole(value: Any, name: str, *, least: int, optional: bool = True) -> None:
+    """Raise ``ValueError`` for anything but a whole number from `least` on, or, if `optional`, None for no limit."""
+    if value is None and optional:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        none = ", or None for no limit" if optional else ""
+        raise ValueError(f"{name} must be a whole number from {least} on{none}; got {shown(value)}")
