@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import secrets
 from collections import OrderedDict
 from weakref import WeakKeyDictionary
@@ -75,7 +76,7 @@ class Endpoint:
         `read_timeout_sec` bounds how long the model server may be silent within a call; None leaves that to the
         rollout's own deadlines. `transparent` is for programs that must notice nothing: credentials that are not the
         session's secret go upstream as they are, and so does a body that is no chat request. `tools` are served at the
-        session's `tools_url`, in the context of whoever opens it.
+        session's `tools_url`. Policy and tools are asked in the context of whoever opens the session.
 
         Raises:
             ValueError: `url` is no http or https URL.
@@ -120,7 +121,9 @@ async def shared_endpoint() -> Endpoint:
     loop = asyncio.get_running_loop()
     starting = _shared.get(loop)
     if starting is None or _is_spent(starting):
-        starting = _shared[loop] = loop.create_task(_started(), name="interception endpoint")
+        # Connections inherit the context of who listens: that must not be the first rollout's.
+        nobody = contextvars.Context()
+        starting = _shared[loop] = loop.create_task(_started(), name="interception endpoint", context=nobody)
     # Shielded: who is cancelled while it starts leaves it to the others.
     return await asyncio.shield(starting)
 

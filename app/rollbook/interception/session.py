@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from .answers import Headers
 from .call import Call, Incoming
@@ -55,6 +57,8 @@ class Session:
         self._upstream = upstream
         self._orphan_sec = orphan_sec
         self._on_close = on_close
+        # Requests come on connections that know nothing of rollouts; hooks and tools are to see their own.
+        self._context = contextvars.copy_context()
         self._retries = Retries()
         self._running: set[Call | Passage | ToolExchange] = set()
 
@@ -75,22 +79,19 @@ class Session:
                 orphan_sec=self._orphan_sec,
             )
             self._retries.add(call)
-            self._running.add(call)
-            call.start(on_done=self._call_done)
+            self._begin(call, partial(call.start, on_done=self._call_done))
         return call.relay
 
     def passage(self, method: str, url: str, *, headers: Headers, body: bytes) -> Relay:
         """The answer to what is no model call."""
         passage = Passage(method, url, headers=headers, body=body, route=self.route, upstream=self._upstream)
-        self._running.add(passage)
-        passage.start(on_done=self._running.discard)
+        self._begin(passage, partial(passage.start, on_done=self._running.discard))
         return passage.relay
 
     def use_tools(self, tools: ToolServer, method: str, *, headers: Headers, body: bytes) -> Relay:
         """The answer to what concerns the rollout's tools."""
         exchange = ToolExchange(tools, method, headers=headers, body=body)
-        self._running.add(exchange)
-        exchange.start(on_done=self._running.discard)
+        self._begin(exchange, partial(exchange.start, on_done=self._running.discard))
         return exchange.relay
 
     async def close(self) -> None:
@@ -114,6 +115,10 @@ class Session:
         if late:
             log.warning("%d calls had not come to their end after %g s and were cancelled", len(late), COMMIT_SEC)
             await asyncio.wait(late)
+
+    def _begin(self, work: Call | Passage | ToolExchange, start: Callable[[], None]) -> None:
+        self._running.add(work)
+        self._context.copy().run(start)
 
     def _call_done(self, call: Call) -> None:
         self._running.discard(call)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import secrets
 from collections.abc import Callable
@@ -31,13 +30,7 @@ class ToolServer:
 
     def __init__(self, desk: ToolDesk) -> None:
         self.desk = desk
-        self._context = contextvars.copy_context()
         self._calls: dict[_Key, ToolExchange] = {}
-
-    @property
-    def context(self) -> contextvars.Context:
-        """That of whoever opened the session, for one call."""
-        return self._context.copy()
 
     def begun(self, key: _Key, exchange: ToolExchange) -> None:
         """A call that may be taken back from now on."""
@@ -68,8 +61,7 @@ class ToolExchange:
 
     def start(self, *, on_done: Callable[[ToolExchange], None]) -> None:
         """Begin; `on_done` is called once nothing runs any more."""
-        loop = asyncio.get_running_loop()
-        self.task = loop.create_task(self._run(), name="tool call", context=self._server.context)
+        self.task = asyncio.get_running_loop().create_task(self._run(), name="tool call")
         self.task.add_done_callback(lambda _: self._done(on_done))
 
     def stop(self, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 
 import httpx
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from rollbook.interception import Refused, Request, Response
-from rollbook.interception.endpoint import Endpoint
+from rollbook.interception.endpoint import Endpoint, close_shared_endpoint, shared_endpoint
 from tests.contract.interception.policies import Recording, ask, chat, gather_lines
 from tests.support.model_server import ModelServer, Say
 
@@ -178,3 +179,26 @@ async def test_fault_of_a_policy_fails_its_call_alone(endpoint: Endpoint, client
     assert (failed.status_code, failed.json()["error"]["type"]) == (500, "rollout_error")
     assert answered.status_code == 200
     assert len(policy.calls) == 1
+
+
+async def test_each_rollout_decides_in_its_own_context(client: httpx.AsyncClient) -> None:
+    """Also the first one's is seen by nobody else, who brought up the endpoint that all share."""
+    who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+    seen: list[str] = []
+
+    def look(request: Request) -> Request:
+        seen.append(who.get())
+        return request
+
+    async def opened(name: str, url: str) -> str:
+        who.set(name)
+        return (await shared_endpoint()).open(url, KEY, Recording(before=look)).base_url
+
+    async with ModelServer(default=Say()) as server:
+        try:
+            first, second = [await asyncio.create_task(opened(name, server.url)) for name in ("first", "second")]
+            for base_url in (second, first, second):
+                await ask(client, base_url, base_url)
+        finally:
+            await close_shared_endpoint()
+    assert seen == ["second", "first", "second"]
