@@ -23,6 +23,7 @@ from . import (
     reading,
     replaying,
     rescoring,
+    trace,
 )
 from .failures import DEBUG_VARIABLE, FAILED, CommandError, describe
 
@@ -70,6 +71,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("scheduler", processes.scheduler, "Run rollouts that wait in the ledger."),
     ("rollouts", reading.rollouts, "List rollouts, the newest first."),
     ("show", reading.show, "Show one rollout with its attempts."),
+    ("trace", trace.trace, "Show what is known of one rollout of a task."),
     ("events", following.events, "Print events, old ones and new ones."),
     ("cancel", changing.cancel, "Ask to end rollouts."),
     ("rescore", rescoring.rescore, "Score rollouts that are over once more."),
