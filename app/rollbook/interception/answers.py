@@ -49,6 +49,15 @@ def over() -> ErrorAnswer:
     return ErrorAnswer(410, "this rollout is over: it takes no calls any more", "rollout_over")
 
 
+def not_served(method: str) -> ErrorAnswer:
+    """For what would go past the rollout's limits."""
+    return ErrorAnswer(
+        404,
+        f"this {method} is not served here: a rollout's programs have POST …/chat/completions and GET …/models",
+        "not_served",
+    )
+
+
 def refused(name: str) -> ErrorAnswer:
     """For a call that a limit or a hook does not allow."""
     return ErrorAnswer(400, f"rollout stopped: {name}", "rollout_stopped")

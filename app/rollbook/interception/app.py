@@ -94,17 +94,19 @@ class App:
 
     def _relay(self, session: Session, rest: str, *, scope: Scope, body: bytes) -> Relay | ErrorAnswer:
         headers: Headers = scope["headers"]
+        method: str = scope["method"]
         if session.tools is not None and rest.removesuffix("/") == mcp.PATH:
-            return session.use_tools(session.tools, scope["method"], headers=headers, body=body)
+            return session.use_tools(session.tools, method, headers=headers, body=body)
+        if not session.route.serves(method, rest):
+            return answers.not_served(method)
         url = session.route.target(rest, query=scope["query_string"].decode("ascii", "replace"))
-        is_call = rest in ("", "/") or rest.removesuffix("/").endswith(openai_chat.PATH)
-        if scope["method"] != "POST" or not is_call:
-            return session.passage(scope["method"], url, headers=headers, body=body)
+        if not session.route.is_call(method, rest):
+            return session.passage(method, url, headers=headers, body=body)
         try:
             request = openai_chat.read_request(body)
         except openai_chat.BadBodyError as error:
             if session.route.stand_in is not None:
-                return session.passage("POST", url, headers=headers, body=body)
+                return session.passage(method, url, headers=headers, body=body)
             return ErrorAnswer(400, str(error), "invalid_request_error")
         return session.call(
             Incoming(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -12,6 +13,8 @@ from .dialects import openai_chat
 _SECRET_MIN_CHARS = 12
 """Shorter texts are no keys, and would tear holes into messages."""
 _HIDDEN = "***"
+_PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~:@-]+)*/?", re.ASCII)
+"""One that no server reads in another way than we do: nothing is encoded, doubled, or leads upwards."""
 
 
 class Quirks(Struct):
@@ -37,6 +40,23 @@ class Route(Struct, frozen=True):
             raise ValueError("the rollout's chat_completions_url must be an http or https URL with a host")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
             raise ValueError("the rollout's api_key must be printable ASCII text: it is sent in a header")
+
+    def serves(self, method: str, rest: str) -> bool:
+        """Whether a program may send this, `rest` being the path after the session's secret.
+
+        A program that must notice nothing may send whatever it would send without us. A task's has model calls and the
+        list of models: all else would reach the model server with the rollout's key and past its limits and hooks.
+        """
+        if self.stand_in is not None:
+            return True
+        if _PLAIN_PATH.fullmatch(rest) is None:
+            return False
+        models = method in ("GET", "HEAD") and (rest.removeprefix("/v1") + "/").startswith("/models/")
+        return models or self.is_call(method, rest)
+
+    def is_call(self, method: str, rest: str) -> bool:
+        """Whether this is a model call."""
+        return method == "POST" and (rest in ("", "/") or rest.removesuffix("/").endswith(openai_chat.PATH))
 
     def target(self, rest: str, *, query: str) -> str:
         """The URL upstream for what a program appended.

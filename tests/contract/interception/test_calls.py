@@ -157,12 +157,61 @@ async def test_list_of_models_passes_and_is_not_recorded(endpoint: Endpoint, cli
         session = endpoint.open(f"{server.url}/chat/completions", KEY, policy)
         answer = await client.get(f"{session.base_url}/models?limit=3")
         assert answer.json() == {"data": []}
-        await client.post(f"{session.base_url}/embeddings", json={"input": "x"})
+        await client.get(f"{session.base_url}/models/some/model.name")
         first, second = server.received
     assert (first.method, first.path) == ("GET", "/v1/models?limit=3")
     assert first.headers["authorization"] == f"Bearer {KEY}"
-    assert (second.path, second.json) == ("/v1/embeddings", {"input": "x"})
+    assert second.path == "/v1/models/some/model.name"
     assert not policy.requests and not policy.calls
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/embeddings"),
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/responses"),
+        ("PUT", "/v1/chat/completions"),
+        ("GET", "/v1/chat/completions"),
+        ("DELETE", "/v1/models/policy"),
+        ("POST", "/v1/models"),
+        ("POST", "/v1/chat/%63ompletions"),
+        ("POST", "/v1/chat//completions"),
+        ("POST", "/v1/chat%2Fcompletions"),
+        ("POST", "/v1/chat/completions;x"),
+        ("POST", "/v1/./chat/completions"),
+        ("POST", "/v1/files/../chat/completions"),
+        ("POST", "/v1/%2e%2e/chat/completions"),
+        ("GET", "/v1/models/../files"),
+        ("GET", "/v1/models/..%2ffiles"),
+        ("GET", "/v1/modelsandmore"),
+        ("GET", "/"),
+    ],
+)
+async def test_what_would_go_past_the_limits_is_not_served(endpoint: Endpoint, method: str, path: str) -> None:
+    policy = Recording()
+    body = json.dumps(chat()).encode()
+    async with ModelServer(default=Say()) as server:
+        session = endpoint.open(server.url, KEY, policy)
+        # Clients tidy paths up; what sends this does not.
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        head = f"{method} /s/{session.secret}{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        answer = await reader.read()
+        writer.close()
+        assert not server.received
+    assert answer.startswith(b"HTTP/1.1 404 ") and b'"not_served"' in answer
+    assert not policy.requests
+
+
+async def test_program_that_must_notice_nothing_may_send_whatever_it_likes(
+    endpoint: Endpoint, client: httpx.AsyncClient
+) -> None:
+    async with ModelServer(Raw([b"{}"])) as server:
+        session = endpoint.open(server.url, KEY, Recording(), transparent=True)
+        await client.post(f"{session.base_url}/embeddings", json={"input": "x"})
+        (received,) = server.received
+    assert (received.path, received.json) == ("/v1/embeddings", {"input": "x"})
 
 
 async def test_answer_to_head_has_no_body_to_wait_for(endpoint: Endpoint, client: httpx.AsyncClient) -> None:

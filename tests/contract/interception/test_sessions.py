@@ -81,7 +81,7 @@ async def test_close_breaks_streams_that_have_begun(endpoint: Endpoint, client: 
 async def test_close_ends_what_is_no_call_too(endpoint: Endpoint, client: httpx.AsyncClient) -> None:
     async with ModelServer(Hang(say=Say())) as server:
         session = endpoint.open(server.url, KEY, Recording())
-        task = asyncio.create_task(client.post(f"{session.base_url}/embeddings", json={"stream": True}))
+        task = asyncio.create_task(client.get(f"{session.base_url}/models"))
         received = await server.wait_for(1)
         await session.close()
         assert (await task).status_code == 410

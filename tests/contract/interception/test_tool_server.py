@@ -259,7 +259,7 @@ async def test_session_without_tools_passes_on_what_looks_like_them(
     endpoint: Endpoint, client: httpx.AsyncClient
 ) -> None:
     async with ModelServer(Status(404)) as server:
-        session = endpoint.open(server.url, None, Recording())
+        session = endpoint.open(server.url, None, Recording(), transparent=True)
         assert session.tools_url is None
         assert (await echo(client, f"{session.chat_url}/mcp", "x")).status_code == 404
         assert [received.path for received in server.received] == ["/v1/mcp"]
