@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 COMMIT_SEC = 10.0
 """How long turns that are being committed may take when the session closes."""
+END_SEC = 15.0
+"""How long what was cancelled after that may take to end."""
 
 
 class Session:
@@ -114,7 +116,9 @@ class Session:
             task.cancel()
         if late:
             log.warning("%d calls had not come to their end after %g s and were cancelled", len(late), COMMIT_SEC)
-            await asyncio.wait(late)
+            _, deaf = await asyncio.wait(late, timeout=END_SEC)
+            if deaf:
+                log.error("%d calls have not ended since; they are left behind", len(deaf))
 
     def _begin(self, work: Call | Passage | ToolExchange, start: Callable[[], None]) -> None:
         self._running.add(work)

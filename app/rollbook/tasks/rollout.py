@@ -30,6 +30,7 @@ from rollbook.tasks.errors import RuntimeStoppedError, TaskError, trace_error
 from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError, checked_harness
 from rollbook.tasks.harnesses.returned import returned_messages
 from rollbook.tasks.limits import RolloutLimits, checked_limits
+from rollbook.tasks.patience import patiently
 from rollbook.tasks.runtimes.base import Runtime, made_by
 from rollbook.tasks.scoring import check_scores, score
 from rollbook.tasks.task import Task
@@ -250,7 +251,7 @@ class Rollout:
         spent_sec = self._budget.spent_sec
         try:
             with self._budget.running():
-                said = await run_stage(
+                said = await _of_theirs(
                     lambda: self._harness.run(self._exchange(conversation)),
                     "the agent",
                     limit_sec=self._budget.limit_sec,
@@ -339,7 +340,7 @@ class Rollout:
             return
         self._harness_open = False
         try:
-            await run_stage(self._harness.close, "closing the harness", limit_sec=CLEAN_UP_SEC)
+            await _of_theirs(self._harness.close, "closing the harness", limit_sec=CLEAN_UP_SEC)
         except StageError as error:
             log.warning("rollout %s: %s; its trajectory is kept", self.trace.rollout_id, error)
 
@@ -352,7 +353,7 @@ class Rollout:
         timeouts = self.data.timeouts
         try:
             with self._stages.during("finalize"):
-                await run_stage(
+                await _of_theirs(
                     lambda: _done(self._task.finalize(self.data, self._started, self.trace)),
                     "finalize",
                     limit_sec=timeouts.finalize,
@@ -398,7 +399,7 @@ class Rollout:
         if self._harness_ready:
             self._harness_ready = False
             try:
-                await run_stage(self._harness.clean_up, "the harness's clean-up", limit_sec=CLEAN_UP_SEC)
+                await _of_theirs(self._harness.clean_up, "the harness's clean-up", limit_sec=CLEAN_UP_SEC)
             except StageError as error:
                 log.warning("rollout %s: %s", self.trace.rollout_id, error)
         if self._owned is not None and self._runtime is not None:
@@ -445,12 +446,19 @@ class Rollout:
 async def _shared(deadline: SharedDeadline, who: str, step: Callable[[], Awaitable[None]]) -> None:
     """Run a step of the set-up, which has what is left of the deadline."""
     try:
-        await run_stage(step, who, limit_sec=deadline.remaining_sec())
+        await _of_theirs(step, who, limit_sec=deadline.remaining_sec())
     except StageError as error:
         if deadline.expired and error.__cause__ is None:
             text = f"{who} ended the {deadline.limit_sec:g}s that the set-up of task and harness share"
             raise StageError(Failure(text, RolloutErrorCategory.TIMEOUT)) from None
         raise
+
+
+async def _of_theirs[T](
+    step: Callable[[], Awaitable[T]], who: str, *, limit_sec: float | None, queued_sec: float = 0.0
+) -> T:
+    """`run_stage` for code that is not ours, and may not end when it is cancelled."""
+    return await run_stage(lambda: patiently(step(), who), who, limit_sec=limit_sec, queued_sec=queued_sec)
 
 
 async def _done(returned: Awaitable[None] | None) -> None:

@@ -20,6 +20,7 @@ from rollbook.sdk.values import MessageDict, shown
 from rollbook.tasks.arguments import Given, Missing, arguments_of
 from rollbook.tasks.errors import TaskError
 from rollbook.tasks.hooks import Hook
+from rollbook.tasks.patience import patiently
 from rollbook.traces.trace import Rewrite
 
 __all__ = ["call_hook", "first_stop", "run_request_interceptors", "run_response_interceptors"]
@@ -86,10 +87,10 @@ async def first_stop(hooks: Sequence[Hook], given: Given, *, boundary: Request |
 
 
 async def call_hook(hook: Hook, given: Given, *, boundary: Request | Response | None = None) -> Any:
-    """Call a hook, plain or async, and return what it returns; whatever it raises is raised."""
+    """Call a hook, plain or async, and return what it returns; whatever it raises is raised. See `patiently`."""
     positional, named = arguments_of(hook.parameters, given, boundary=boundary)
     value = getattr(given.owner, hook.name)(*positional, **named)
-    return await value if inspect.isawaitable(value) else value
+    return await patiently(value, hook.who) if inspect.isawaitable(value) else value
 
 
 async def _intercepted[T: Request | Response](hook: Hook, boundary: T, given: Given) -> T:

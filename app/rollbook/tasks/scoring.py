@@ -13,6 +13,7 @@ from rollbook.tasks.arguments import Given, Missing
 from rollbook.tasks.errors import TaskError, trace_error
 from rollbook.tasks.hooks import Hook, Hooked
 from rollbook.tasks.judge import Judge
+from rollbook.tasks.patience import patiently
 from rollbook.tasks.running import call_hook
 from rollbook.tasks.task import Task, check_names
 from rollbook.traces.trace import Trace, TraceError
@@ -166,7 +167,9 @@ class Scoring:
     async def _judge(self, judge: Judge) -> None:
         cancelled_before = _cancellations()
         try:
-            self._trace.rewards[judge.name] = await judge.score(self._given.data, self._trace)
+            self._trace.rewards[judge.name] = await patiently(
+                judge.score(self._given.data, self._trace), f"the judge {judge.name}"
+            )
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _cancellations() > cancelled_before:
                 raise

@@ -19,6 +19,7 @@ from rollbook.interception.tools import ToolResult
 from rollbook.sdk.values import shown
 from rollbook.tasks.arguments import Given, Missing, arguments_of, tool_parameters
 from rollbook.tasks.errors import ToolError
+from rollbook.tasks.patience import patiently
 
 __all__ = ["Tool", "Toolset", "ToolsetIndex", "tool"]
 
@@ -168,7 +169,7 @@ class ToolsetIndex:
                 known = ", ".join(self._tools) or "none"
                 raise ToolError(f"there is no tool {name!r}; the tools are: {known}")
             item, given = self._tools[name]
-            return ToolResult(_as_text(await item.call(arguments, given)))
+            return ToolResult(_as_text(await patiently(item.call(arguments, given), f"tool {name}")))
         except ToolError as error:
             return ToolResult(f"error: {error}", failed=True)
         except BaseException as error:

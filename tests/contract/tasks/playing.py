@@ -97,6 +97,10 @@ class Agent:
         self.got.append(got)
         return got
 
+    async def post(self, url: str, body: Any) -> None:
+        """Send something that is no model call."""
+        await self._client.post(url, json=body)
+
 
 def _plain(raw: bytes) -> Got:
     answer = json.loads(raw)
