@@ -74,7 +74,7 @@ class Told:
         if self.partial:
             parts.append(
                 f"{counted(self.partial, 'rollout')} scored in part, since scores did not come back from {lost}; "
-                "mend that and run this again"
+                "mend that and run this again, or go back with --restore"
             )
         return "; ".join(parts) or None
 
