@@ -50,6 +50,14 @@ def open_folder(prefix: str) -> Iterator[Path]:
         shutil.rmtree(path)
 
 
+def executable(path: Path, text: str = "") -> Path:
+    """A file that may be run by everybody, with the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
 def unique_sleep() -> str:
     """A command that sleeps for very long and can be told from all others of this machine."""
     return f"sleep 9999.{uuid4().int % 10**15:015}"

@@ -10,7 +10,7 @@ from rollbook.tasks.runtimes.lifetime import OwnedRuntime
 from tests.support.runtimes import HAS_SANDBOXES, RUNTIMES, open_folder, running
 
 # About sandboxes alone: they are collected where the machine can make one.
-collect_ignore = [] if HAS_SANDBOXES else ["test_sandbox.py", "test_sandbox_network.py"]
+collect_ignore = [] if HAS_SANDBOXES else ["test_sandbox.py", "test_sandbox_network.py", "test_sandbox_programs.py"]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from rollbook.tasks.task import Task
 from rollbook.traces.trace import Trace
 from tests.contract.tasks.playing import PROMPT, Stage, WatchedEndpoint, played
 from tests.support.model_server import Die, ModelServer, Say
-from tests.support.runtimes import RUNTIMES, open_folder, running
+from tests.support.runtimes import RUNTIMES, executable, open_folder, running
 
 # Only what every system has: a sandbox sees little of this machine.
 ASK = (
@@ -101,3 +101,17 @@ async def test_limits_and_causes_are_the_same_in_every_runtime(
         stopped = await played(stage.rollout(model, harness, limits=limits, runtime=lambda: kind(parent=parent)))
     assert stopped.ok
     assert stopped.stop_condition == "max_turns"
+
+
+async def test_interpreter_that_the_sandbox_does_not_show_is_named_with_what_to_show(
+    stage: Stage, kind: type[OwnedRuntime], parent: Path
+) -> None:
+    agent = executable(parent / "venv/bin/agent", "#!/bin/sh\nexit 0\n")
+    rollout = stage.rollout(None, ProgramHarness([str(agent), "--go"]), runtime=lambda: kind(parent=parent / "homes"))
+    trace = await played(rollout)
+    if issubclass(kind, BubblewrapRuntime):
+        [error] = trace.errors
+        assert error.message.startswith("the program ended with exit code 127, since this machine has ")
+        assert f"BubblewrapRuntime(shown=[Path('{parent}/venv')])" in error.message
+    else:
+        assert trace.ok

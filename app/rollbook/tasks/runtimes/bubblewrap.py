@@ -65,7 +65,7 @@ class BubblewrapRuntime(OwnedRuntime):
         *,
         resources: Resources | None = None,
         network: NetworkPolicy | None = None,
-        shown: Sequence[Path] = (),
+        shown: Sequence[Path | str] = (),
         max_processes: int = MAX_PROCESSES,
         env: Mapping[str, str] = {},
         user: int = NOBODY,
