@@ -167,7 +167,7 @@ def test_a_later_scoring_is_named_beside_the_runs_own(rollbook: CommandLine, wri
     assert "scored since" not in rollbook("trace", "r-1").out
     writer.do(make.rescore("r-1", reward=None))
     out = rollbook("trace", "r-1").out
-    assert "scored since    reward null in scoring 1, tasks:Sums, by cli:alice; `rollbook show` has its scores\n" in out
+    assert "scored since    reward null in scoring 1 by cli:alice: tasks:Sums\n" in out
     assert section(out, "scores of the run itself") == [["reward", "right", "0", "1"]]
 
 

@@ -119,7 +119,7 @@ async def test_the_documented_task_is_scored_again_and_a_broken_one_takes_nothin
     assert front() == (3, 1.0, '{"right": 1.0}')
     shown = rollbook("trace", "r-1")
     assert (shown.code, shown.err) == (0, "")
-    assert "scored since    reward 1 in scoring 3, restored scoring 1, by cli:" in shown.out
+    assert "scored since    reward 1 in scoring 3 by cli:" in shown.out
     whole = loads(rollbook("trace", "r-1", "--json").out)
     assert (whole.info, whole.rewards) == ({"total": "42"}, {"right": 1.0})
     deployment.check_ledger()

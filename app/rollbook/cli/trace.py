@@ -89,10 +89,7 @@ def _cause(told: Trace) -> str:
 
 
 def _since(later: LaterScoring) -> str:
-    return (
-        f"reward {_number(later.reward)} in scoring {later.scoring}, {later.task}, by {later.asked_by}; "
-        "`rollbook show` has its scores"
-    )
+    return f"reward {_number(later.reward)} in scoring {later.scoring} by {later.asked_by}: {later.task}"
 
 
 def _tell_times(told: Trace) -> None:
