@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rollbook.ledger.database import database_of
@@ -9,6 +11,16 @@ from rollbook.ledger.urls import SQLITE, parse_url
 from rollbook.settings import DATABASE_VARIABLE
 from tests.support import ledger as make
 from tests.support.commands import CommandLine
+
+BACKEND = """
+from rollbook import ExecutionBackend
+from rollbook.backends.errors import MachineError
+
+class Own(ExecutionBackend):
+    async def execute(self, request):
+        raise NotImplementedError
+
+"""
 
 
 @pytest.fixture
@@ -45,6 +57,26 @@ def test_a_ledger_that_is_well_is_told_so(rollbook: CommandLine, database: str) 
     told = rollbook("doctor")
     assert told.code == 0
     assert "FIX" not in told.out
+
+
+@pytest.mark.parametrize("database", [SQLITE], indirect=False)
+def test_entrypoint_that_can_run_here_is_told_so(rollbook: CommandLine, database: str, tmp_path: Path) -> None:
+    (tmp_path / "sound.py").write_text(f"print('loading')\n{BACKEND}backend = Own()\n")
+    told = rollbook("doctor", "--json", f"{tmp_path}/sound.py:backend")
+    [found] = [found for found in told.json["diagnoses"] if found["subject"] == "entrypoint"]
+    assert (found["level"], told.code) == ("ok", 0)
+    assert "this machine has what its Own needs" in found["text"]
+
+
+@pytest.mark.parametrize("database", [SQLITE], indirect=False)
+def test_entrypoint_that_this_machine_cannot_run_is_a_fix(rollbook: CommandLine, database: str, tmp_path: Path) -> None:
+    place = tmp_path / "lacking.py"
+    check = "    async def check(self):\n        raise MachineError('no bubblewrap; install it')\n"
+    place.write_text(f"{BACKEND}{check}backend = Own()\n")
+    told = rollbook("doctor", f"{place}:backend")
+    assert told.code == 1
+    assert f"FIX   entrypoint: {place}:backend: this machine cannot run it: no bubblewrap\n" in told.out
+    assert "      -> install it\n" in told.out
 
 
 def test_a_ledger_that_is_not_there_is_a_fix_and_no_error(empty_url: str, capfd: pytest.CaptureFixture[str]) -> None:

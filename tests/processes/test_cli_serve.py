@@ -207,8 +207,41 @@ def test_entrypoint_that_cannot_be_loaded_ends_the_command_with_the_reason(
 ) -> None:
     (folder / "flow.py").write_text(source)
     ended = outcome(start(command, "flow.py", *(("--port", "0") if command == "serve" else ())))
-    assert ended.code == EX_CONFIG
+    assert (ended.code, ended.out) == (EX_CONFIG, ""), "it said that it was ready"
     assert says in ended.error_line
+
+
+NEEDY = """
+from rollbook import ExecutionBackend
+from rollbook.backends.errors import MachineError
+
+class Needy(ExecutionBackend):
+    async def check(self):
+        raise MachineError("no sandbox can be made here; install the package `bubblewrap`")
+
+    async def execute(self, request):
+        raise NotImplementedError
+
+backend = Needy()
+"""
+
+
+@on_a_file
+@pytest.mark.parametrize("command", ["serve", "scheduler"])
+def test_machine_that_cannot_run_the_entrypoint_is_told_before_anything_is_taken(folder: Path, command: str) -> None:
+    (folder / "needy.py").write_text(NEEDY)
+    ended = outcome(start(command, "needy.py:backend", *(("--port", "0") if command == "serve" else ())))
+    assert (ended.code, ended.out) == (EX_CONFIG, "")
+    assert ended.error_line == (
+        "needy.py:backend: this machine cannot run it: no sandbox can be made here; install the package `bubblewrap`"
+    )
+
+
+@on_a_file
+def test_help_names_the_forms_of_an_entrypoint(folder: Path) -> None:
+    for command in ("serve", "scheduler"):
+        told = " ".join(outcome(start(command, "--help")).out.split())
+        assert all(form in told for form in ("FILE.py with one workflow", "FILE.py:NAME", "MODULE:NAME")), told
 
 
 @on_a_file

@@ -280,7 +280,7 @@ def _makers_of_backends(module: ModuleType) -> list[str]:
         elif inspect.isfunction(value) and value.__module__ == module.__name__ and _takes_no_arguments(value):
             made = value.__annotations__.get("return")
             said = made if isinstance(made, str) else getattr(made, "__name__", "")
-            if said.endswith("Backend") or (name == "backend" and made is None):
+            if said.strip("'\"").endswith("Backend") or (name == "backend" and made is None):
                 found.append(name)
     return found
 

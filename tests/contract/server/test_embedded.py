@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rollbook import AgentWorkflow, AgentWorkflowConfig, AgentWorkflowContext, LocalBackend, create_rollout_server
+from rollbook.backends.errors import MachineError
 from tests.support.ledger import rows
 
 STOPPED = "SELECT kind, stopped_at IS NOT NULL FROM members ORDER BY kind"
@@ -46,6 +47,21 @@ async def test_lifespan_that_fails_leaves_nobody_behind(database_url: str) -> No
         backend=LocalBackend(workflow=Echo), lifespan=lifespan, database_url=database_url, configure_logging=False
     )
     with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="no licence")):
+        async with app.lifespan():
+            pytest.fail("it started")
+    assert rows(database_url, STOPPED) == [("api", 1), ("scheduler", 1)]
+
+
+class Needy(LocalBackend):
+    """Lacks something on this machine."""
+
+    async def check(self) -> None:
+        raise MachineError("no sandbox can be made here")
+
+
+async def test_backend_that_misses_something_on_this_machine_is_not_started(database_url: str) -> None:
+    app = create_rollout_server(backend=Needy(workflow=Echo), database_url=database_url, configure_logging=False)
+    with pytest.RaisesGroup(pytest.RaisesExc(MachineError, match="no sandbox can be made here")):
         async with app.lifespan():
             pytest.fail("it started")
     assert rows(database_url, STOPPED) == [("api", 1), ("scheduler", 1)]

@@ -268,7 +268,28 @@ async def test_time_in_the_queue_counts_against_the_agent(backend: Backend) -> N
     harness = Acting(ask_once)
     outcome = await backend.execute(backend.make(harness), NOWHERE, agent_timeout_sec=5, queued_sec=5)
     assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
+    assert outcome.result.err_message == "the agent exceeded its 5.0s deadline (5.0s of it queued)"
     assert harness.agents == []
+
+
+@pytest.mark.parametrize("budget_sec", [0, -3])
+async def test_request_whose_time_is_over_already_starts_nothing(backend: Backend, budget_sec: float) -> None:
+    harness = Acting(ask_once)
+    outcome = await backend.execute(backend.make(harness), NOWHERE, agent_timeout_sec=budget_sec)
+    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
+    assert (harness.agents, backend.told.phases) == ([], [])
+
+
+@pytest.mark.parametrize("budget_sec", [0, -3])
+async def test_request_whose_grading_time_is_over_already_is_played_and_not_scored(
+    backend: Backend, budget_sec: float
+) -> None:
+    async with ModelServer(Say("42")) as model:
+        outcome = await backend.execute(backend.make(ChatHarness()), _url(model), grader_timeout_sec=budget_sec)
+    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
+    assert (outcome.result.err_message or "").startswith("scoring: ")
+    assert outcome.result.sample is not None
+    assert outcome.result.sample.reward is None
 
 
 async def test_requests_grader_time_bounds_the_scoring(backend: Backend) -> None:

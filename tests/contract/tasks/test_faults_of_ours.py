@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import socket
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,14 @@ class BrokenUpstream(Upstream):
         super().__init__()
         self._times = times
 
-    def send(self, *arguments: Any, **options: Any) -> AbstractAsyncContextManager[Answer]:
+    @asynccontextmanager
+    async def send(self, *arguments: Any, **options: Any) -> AsyncIterator[Answer]:
         """Fail as code does that nobody thought through."""
         if self._times:
             self._times -= 1
             raise KeyError("connections")
-        return super().send(*arguments, **options)
+        async with super().send(*arguments, **options) as answer:
+            yield answer
 
 
 @pytest.mark.usefixtures("without_bubblewrap")
@@ -137,7 +140,7 @@ async def test_machine_without_a_free_port_for_the_endpoint_is_an_internal_error
     def taken(*_: object, **__: object) -> socket.socket:
         raise OSError(98, "Address already in use")
 
-    monkeypatch.setattr(server.socket, "socket", taken)
+    monkeypatch.setattr(f"{server.__name__}.socket.socket", taken)
     rollout = stage.rollout(None)
     rollout._endpoint = None  # the process's own, which is started for the first rollout
     trace = await played(rollout)

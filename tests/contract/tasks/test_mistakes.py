@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from rollbook.tasks import TaskBackend
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.harnesses.chat import ChatHarness
+from rollbook.tasks.hooks import stop
 from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.runtimes.subprocess import SubprocessRuntime
@@ -80,3 +82,33 @@ def test_wrong_arguments_of_a_backend_are_refused_when_it_is_made(given: dict[st
     }
     with pytest.raises(TypeError, match=complaint):
         TaskBackend(**(arguments | given))
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, math.nan, True, "4"])
+def test_number_of_rollouts_at_once_that_is_none_is_refused(number: Any) -> None:
+    with pytest.raises(ValueError, match="max_concurrent must be a whole number from 1 on, or None for no limit; got "):
+        TaskBackend(task=Bare, harness=ChatHarness(), runtime=SubprocessRuntime, max_concurrent=number)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [({"harness": ChatHarness}, "harness must be a Harness"), ({"limits": 4}, "limits must be RolloutLimits.*got 4")],
+)
+def test_wrong_arguments_of_a_rollout_are_refused_when_it_is_made(
+    stage: Stage, given: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        stage.rollout(None, **given)
+
+
+async def test_stop_that_returns_nothing_is_named_with_what_it_returned(stage: Stage) -> None:
+    class Forgot(Task[TaskData]):
+        @stop
+        def too_long(self, trace: Trace) -> None:
+            trace.info["turns"] = trace.num_turns
+
+    async with ModelServer(Say("42")) as model:
+        trace = await played(stage.rollout(model, task=Forgot()))
+    [error] = trace.errors
+    assert error.message == "@stop Forgot.too_long returned None (NoneType); have it return True or False"
+    assert (error.type, error.category) == ("TaskError", "validation_error")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollbook.backends.base import ExecutionBackend
-from rollbook.backends.entrypoint import entrypoint_name, load_entrypoint
+from rollbook.backends.entrypoint import check_entrypoint, entrypoint_name, load_entrypoint
 from rollbook.backends.errors import EntrypointError
 from rollbook.backends.local import LocalBackend
 from rollbook_client.statuses import RolloutStatus
@@ -194,6 +194,80 @@ def test_mistake_in_a_file_is_told_in_one_line(folder: Path, source: str, texts:
     assert message.startswith("entry_file.py: ")
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "def backend():\n    return LocalBackend(workflow=Solve)\n",
+        "def backend() -> LocalBackend:\n    return LocalBackend(workflow=Solve)\n",
+        "from __future__ import annotations\ndef make() -> 'LocalBackend':\n    return LocalBackend(workflow=Solve)\n",
+        "backend = LocalBackend(workflow=Solve)\n",
+    ],
+)
+def test_file_with_a_backend_alone_is_told_to_name_it(folder: Path, made: str) -> None:
+    write(folder, WORKFLOW, "beside_it.py")
+    imports = "from rollbook import LocalBackend\nfrom beside_it import Solve\n"
+    source = made.replace("annotations\n", f"annotations\n{imports}") if "annotations" in made else imports + made
+    name = "make" if "make()" in made else "backend"
+    message = failure(write(folder, source))
+    assert message.endswith(f"this one has a backend; name that too: entry_file.py:{name}")
+    assert isinstance(load_entrypoint(f"entry_file.py:{name}"), LocalBackend)
+
+
+def test_file_with_a_task_alone_is_told_what_runs_it(folder: Path) -> None:
+    source = "from rollbook.tasks import Task, TaskData\nclass Sums(Task[TaskData]):\n    pass\n"
+    message = failure(write(folder, source))
+    assert "holds the task Sums and nothing that runs it" in message
+    assert "return TaskBackend(task=Sums, harness=…, runtime=…)` and pass entry_file.py:backend" in message
+
+
+def test_hook_that_is_refused_is_shown_where_its_author_wrote_it(folder: Path) -> None:
+    source = (
+        "from rollbook.tasks import Task, TaskData, stop\n"
+        "class Sums(Task[TaskData]):\n    @stop\n    def over(self, request: int) -> bool:\n        return True\n"
+    )
+    message = failure(write(folder, source))
+    assert "@stop Sums.over annotates 'request' as int" in message
+    assert message.count("line ") == 1
+    assert f"({folder / 'entry_file.py'}, line 3)" in message
+
+
+def test_argument_that_rollbook_refuses_is_shown_where_its_author_gave_it(folder: Path) -> None:
+    source = WORKFLOW + "\nbackend = LocalBackend(workflow='no reference')\n"
+    assert f"({folder / 'entry_file.py'}, line {source.count(chr(10))})" in failure(write(folder, source))
+
+
+CHECKED = (
+    OWN_BACKEND
+    + """
+from rollbook.backends.errors import MachineError
+
+class Needy(Own):
+    async def check(self):
+        raise {error}
+
+backend = Needy()
+"""
+)
+
+
+def test_backend_that_misses_something_on_this_machine_is_refused_with_what_it_is(folder: Path) -> None:
+    source = CHECKED.format(error="MachineError('a GPU is missing; buy one')")
+    backend = load_entrypoint(f"{write(folder, source)}:backend")
+    with pytest.raises(EntrypointError) as caught:
+        check_entrypoint("entry_file.py:backend", backend)
+    assert str(caught.value) == "entry_file.py:backend: this machine cannot run it: a GPU is missing; buy one"
+
+
+def test_check_that_breaks_is_told_with_its_place(folder: Path) -> None:
+    backend = load_entrypoint(f"{write(folder, CHECKED.format(error='KeyError(3)'))}:backend")
+    with pytest.raises(EntrypointError, match=r"checking what it needs raised KeyError: 3 \(.*entry_file.py, line"):
+        check_entrypoint("entry_file.py:backend", backend)
+
+
+def test_backend_that_needs_nothing_is_well(folder: Path) -> None:
+    check_entrypoint("entry_file.py", load_entrypoint(write(folder, WORKFLOW)))
+
+
 def test_file_that_failed_is_loaded_anew_after_a_correction(folder: Path) -> None:
     failure(write(folder, "raise RuntimeError('not yet')\n"))
     assert isinstance(load_entrypoint(write(folder, WORKFLOW)), LocalBackend)
@@ -247,5 +321,5 @@ def test_name_of_an_entrypoint(spec: str, name: str) -> None:
 
 
 def test_text_that_is_no_entrypoint_has_no_name() -> None:
-    with pytest.raises(EntrypointError, match=r"pass the path of a \.py file"):
+    with pytest.raises(EntrypointError, match=r"pass the path of a \.py file with a workflow, or file\.py:name or"):
         entrypoint_name("nonsense")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rollbook.backends.errors import MachineError
 from rollbook.backends.failures import categorized, deadline_failure, failure_of
 from rollbook_client.statuses import RolloutErrorCategory, RolloutStatus
 from tests.unit.backends.support import Context, make_backend, make_request
@@ -58,6 +59,7 @@ class Speechless(Exception):
         (SandboxApiException(404), RolloutErrorCategory.AGENT_ERROR),
         (SandboxApiException("503"), RolloutErrorCategory.AGENT_ERROR),
         (SandboxApiException([]), RolloutErrorCategory.AGENT_ERROR),
+        (MachineError("x"), RolloutErrorCategory.INTERNAL_ERROR),
         (RuntimeError("x"), RolloutErrorCategory.AGENT_ERROR),
         (KeyError("x"), RolloutErrorCategory.AGENT_ERROR),
         (ConnectionError("x"), RolloutErrorCategory.AGENT_ERROR),

@@ -136,6 +136,20 @@ def test_value_that_does_not_fit_is_refused_with_its_field(fields: dict[str, Any
         TaskData.from_json({"id": "t", **fields})
 
 
+@pytest.mark.parametrize("value", [0, -1, -0.5, math.nan, math.inf, True, "5"])
+@pytest.mark.parametrize("name", ["setup", "agent", "finalize", "scoring"])
+def test_timeout_that_is_no_time_is_refused_with_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"timeouts.{name} must be seconds above zero, or None for no limit; got "):
+        Timeouts(**{name: value})
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, "5"])
+@pytest.mark.parametrize(("name", "kind"), [("cpus", "a number"), ("memory_mb", "a whole"), ("disk_mb", "a whole")])
+def test_resource_that_is_no_amount_is_refused_with_its_name(name: str, kind: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"resources.{name} must be {kind} .*, or None for no limit; got "):
+        Resources(**{name: value})
+
+
 def test_missing_declared_field_is_named() -> None:
     with pytest.raises(ValueError, match=r"Sum: .*answer"):
         Sum.from_json({"id": "t"})

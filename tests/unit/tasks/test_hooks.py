@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -268,6 +269,21 @@ def test_wrong_shape_in_a_subclass_names_the_subclass() -> None:
             @stop
             def long_enough(self) -> bool:  # type: ignore[override]  # what is tested
                 return True
+
+
+def test_wrong_shape_is_shown_where_its_author_wrote_it() -> None:
+    with pytest.raises(TypeError) as caught:
+
+        class Wrong(Task[TaskData]):
+            @stop
+            def long_enough(self) -> bool:
+                return True
+
+    line = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text == MARKED)
+    assert str(caught.value).endswith(f" ({__file__}, line {line + 4})")
+
+
+MARKED = "def test_wrong_shape_is_shown_where_its_author_wrote_it() -> None:"
 
 
 def test_class_that_may_not_have_a_hook_says_what_it_may() -> None:
