@@ -16,6 +16,7 @@ type Headers = list[tuple[bytes, bytes]]
 
 READ_AHEAD_BYTES = 256 * 1024
 """How much of a body may wait for its reader before the connection is read no further."""
+HEAD_MAX_BYTES = 1024 * 1024
 
 
 class BrokenError(Exception):
@@ -36,6 +37,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._with_body = True
         self._headers_done = False
+        self._head_bytes = 0
         self._complete = True
         self._until_close = False
         self._keeps_alive = False
@@ -63,6 +65,7 @@ class Connection(asyncio.Protocol):
         self._with_body = with_body
         self.status = 0
         self.headers = []
+        self._head_bytes = 0
         self._headers_done = self._complete = self._until_close = self._heard = False
         assert self.transport is not None
         if not self.lost:
@@ -120,10 +123,15 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._heard = True
+        if not self._headers_done:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._break("the model server's answer is not HTTP", error)
+            self.abort()
+        if not self._headers_done and self._head_bytes > HEAD_MAX_BYTES:
+            self._break(f"the head of the model server's answer is over {HEAD_MAX_BYTES} bytes", None)
             self.abort()
         self._wake()
 
@@ -137,6 +145,11 @@ class Connection(asyncio.Protocol):
             when = "in the middle of its answer" if self._headers_done else "before it answered"
             self._break(f"the model server hung up {when}", exc)
         self._wake()
+
+    def on_message_begin(self) -> None:
+        """Of httptools."""
+        if self._complete:  # what follows an answer is none to this request; refused here, it ends the connection
+            raise BrokenError("one request got two answers")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Of httptools."""

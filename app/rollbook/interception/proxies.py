@@ -53,7 +53,7 @@ def proxy_for(url: str) -> Proxy | None:
     """The proxy for a URL; None for none.
 
     Raises:
-        ValueError: it is of a kind that we do not speak.
+        ValueError: it is of a kind that we do not speak, or has no port that can be.
     """
     proxies = urllib.request.getproxies()
     if not proxies:
@@ -65,8 +65,12 @@ def proxy_for(url: str) -> Proxy | None:
     proxy = urlsplit(named if "://" in named else f"http://{named}")
     if proxy.scheme != "http" or not proxy.hostname:
         raise ValueError(f"the environment names a proxy of the kind {proxy.scheme}; only http proxies are used")
+    try:
+        port = proxy.port or 80
+    except ValueError:  # its text shows a piece of the URL, which may be one of a password
+        raise ValueError("the environment names a proxy whose port is no number") from None
     headers: Headers = []
     if proxy.username is not None:
         userinfo = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
         headers.append((b"proxy-authorization", b"Basic " + base64.b64encode(userinfo)))
-    return Proxy(proxy.hostname, proxy.port or 80, headers)
+    return Proxy(proxy.hostname, port, headers)

@@ -109,7 +109,7 @@ class Upstream:
         """
         origin = _origin(url)
         proxy = self._proxy(origin, url)
-        request = _request(method, url, headers=headers, body=body, proxy=proxy)
+        request = _request(method, url, origin=origin, headers=headers, body=body, proxy=proxy)
         with_body = method != "HEAD"
         connection = await self._answering(
             origin, proxy, request=request, with_body=with_body, timeout_sec=read_timeout_sec
@@ -213,13 +213,19 @@ class Upstream:
 
 def _origin(url: str) -> Origin:
     parts = urlsplit(url)
-    return Origin(parts.scheme, parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme])
+    host = parts.hostname or ""
+    try:
+        ascii_host = host if host.isascii() else host.encode("idna").decode()
+        return Origin(parts.scheme, ascii_host, parts.port or _DEFAULT_PORTS[parts.scheme])
+    except ValueError as error:  # its text shows a piece of the URL
+        raise UpstreamError("connect", "the model server's URL has an impossible host or port") from error
 
 
-def _request(method: str, url: str, *, headers: Headers, body: bytes, proxy: Proxy | None) -> bytes:
+def _request(method: str, url: str, *, origin: Origin, headers: Headers, body: bytes, proxy: Proxy | None) -> bytes:
     """The bytes of a request."""
     parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2].encode("ascii" if url.isascii() else "idna")
+    netloc = parts.netloc.rpartition("@")[2]
+    host = netloc.encode() if netloc.isascii() else f"{origin.host}:{origin.port}".encode()
     target = quote(parts.path or "/", safe=_SAFE).encode()
     if parts.query:
         target += b"?" + quote(parts.query, safe=_SAFE + "?").encode()
