@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
-import inspect
 import logging
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from rollbook.backends.errors import MachineError
-from rollbook.backends.failures import Failure
 from rollbook.backends.stage import StageError, run_stage
 from rollbook.endings import to_the_end
 from rollbook.interception.endpoint import Endpoint, shared_endpoint
@@ -24,16 +22,17 @@ from rollbook.interception.session import Session
 from rollbook.sdk.context import get_rollout_context
 from rollbook.sdk.values import MessageDict, finite_number
 from rollbook.tasks.arguments import Given
+from rollbook.tasks.at_work import AtWork, EndedByAnother
 from rollbook.tasks.budget import CumulativeBudget, SharedDeadline
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.errors import RuntimeStoppedError, TaskError, trace_error
 from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError, checked_harness
 from rollbook.tasks.harnesses.returned import returned_messages
 from rollbook.tasks.limits import RolloutLimits, checked_limits
-from rollbook.tasks.patience import patiently
 from rollbook.tasks.runtimes.base import Runtime, made_by
 from rollbook.tasks.scoring import check_scores, score
 from rollbook.tasks.task import Task
+from rollbook.tasks.theirs import done, run_shared, run_theirs
 from rollbook.tasks.timing import Stage, Stages
 from rollbook.tasks.toolsets import ToolsetIndex
 from rollbook.tasks.turns import Turns
@@ -73,8 +72,9 @@ class Rollout:
     A runtime that is given ready-made is borrowed: it must be started, and stays so. A factory makes one that the
     rollout owns; one that takes `resources`, as the classes of runtimes do, gets what the task asks for. ``user``
     says that somebody will drive the exchange with messages of their own. ``tell`` is called with each event as it
-    happens; ``clock`` is what the agent's budget goes by. Use it from one task at a time; whatever fails is in the
-    trace, and only a cancellation, and a borrowed runtime that its owner stopped, are raised.
+    happens; ``clock`` is what the agent's budget goes by. It does one thing at a time, but any task may close or abort
+    it, which ends what it does. Whatever fails is in the trace, and only a cancellation, and a borrowed runtime that
+    its owner stopped, are raised.
     """
 
     def __init__(
@@ -112,6 +112,8 @@ class Rollout:
         self._prompt: list[MessageDict] = []
         self._segments = 0
         self._state: _State = "new"
+        self._at_work = AtWork()
+        self._freed = asyncio.Event()
         self._failed = False
         self._runtime_started = False
         self._harness_ready = False
@@ -148,16 +150,23 @@ class Rollout:
         self._check_borrowed()
         self._state = "open"
         try:
-            await self._set_up()
+            with self._at_work:
+                return await self._opened()
         except asyncio.CancelledError:
             await self.abort()
             raise
+        except EndedByAnother:
+            return False
+
+    async def _opened(self) -> bool:
+        try:
+            await self._set_up()
         except StageError as error:
-            self._state = "over"
+            self._give_over()
             self._check_borrowed()
             self._record_stage("setup" if self._runtime_started else "boot", error)
         if self._failed:
-            self._state = "over"
+            self._give_over()
             return False
         self._stages.begin("agent")
         return True
@@ -175,14 +184,17 @@ class Rollout:
         await self._boot()
         with self._stages.during("setup"):
             deadline = SharedDeadline(self.data.timeouts.setup)
-            await _shared(deadline, "the task's set-up", lambda: _done(self._task.setup(self.data, self._started)))
+            await run_shared(deadline, "the task's set-up", lambda: done(self._task.setup(self.data, self._started)))
             self._harness_ready = self._harness_open = True
-            await _shared(deadline, "the harness's set-up", lambda: self._harness.setup(self._started, self.data))
+            await run_shared(deadline, "the harness's set-up", lambda: self._harness.setup(self._started, self.data))
             await run_stage(self._connect, "opening the interception endpoint", limit_sec=None)
-            try:
-                self._prompt = await self._turns.hand_out(self.data.messages(), known=0)
-            except TaskError as error:
-                self._record(trace_error("setup", error, who="the task"))
+            await run_shared(deadline, "handing out the prompt", self._hand_out_prompt)
+
+    async def _hand_out_prompt(self) -> None:
+        try:
+            self._prompt = await self._turns.hand_out(self.data.messages(), known=0)
+        except TaskError as error:
+            self._record(trace_error("setup", error, who="the task"))
 
     async def _boot(self) -> None:
         with self._stages.during("boot"):
@@ -219,43 +231,42 @@ class Rollout:
     async def step(self, messages: Sequence[MessageDict] | None = None) -> bool:
         """Run the program until it yields; `messages` are a user's, added to the conversation.
 
-        False once the exchange is over: it has failed, was stopped, brought no turn, or was not open.
+        False once the exchange is over: it has failed, was stopped, brought no turn, or was not open. Raises
+        ``RuntimeError`` while another task opens or steps.
         """
         if self._state != "open" or self._failed or self._turns.stopped:
             return False
-        before = self.trace.num_turns
         try:
-            self._check_borrowed()
-            await self._segment(copied(list(messages or ())))
+            with self._at_work:
+                return await self._stepped(copied(list(messages or ())))
         except asyncio.CancelledError:
             await self.abort()
             raise
+        except EndedByAnother:
+            return False
+
+    async def _stepped(self, new: list[MessageDict]) -> bool:
+        before = self.trace.num_turns
+        try:
+            self._check_borrowed()
+            await self._segment(new)
         except RuntimeStoppedError:
-            self._state = "over"
+            self._give_over()
             raise
         if self._failed or self._turns.stopped or self.trace.num_turns == before:
-            self._state = "over"
+            self._give_over()
             return False
         return True
 
     async def _segment(self, new: list[MessageDict]) -> None:
-        try:
-            conversation = await self._conversation(new)
-        except TaskError as error:
-            self._record(trace_error("agent", error, who="the task"))
-            return
-        self._segments += 1
         turns = self.trace.num_turns
         failure: StageError | None = None
         said: list[MessageDict] | None = None
         spent_sec = self._budget.spent_sec
         try:
             with self._budget.running():
-                said = await _of_theirs(
-                    lambda: self._harness.run(self._exchange(conversation)),
-                    "the agent",
-                    limit_sec=self._budget.limit_sec,
-                    queued_sec=spent_sec,
+                said = await run_theirs(
+                    lambda: self._play(new), "the agent", limit_sec=self._budget.limit_sec, queued_sec=spent_sec
                 )
         except StageError as error:
             failure = error
@@ -266,6 +277,15 @@ class Rollout:
             self._record(found)
         if failure is not None and not self._turns.stopped:
             self._log("the agent", failure)
+
+    async def _play(self, new: list[MessageDict]) -> list[MessageDict] | None:
+        try:
+            conversation = await self._conversation(new)
+        except TaskError as error:
+            self._record(trace_error("agent", error, who="the task"))
+            return None
+        self._segments += 1
+        return await self._harness.run(self._exchange(conversation))
 
     async def _conversation(self, new: list[MessageDict]) -> list[MessageDict]:
         if self._segments and not self._harness.resumes:
@@ -298,16 +318,23 @@ class Rollout:
     async def close(self, *, scored: bool = True) -> Trace:
         """Finalize, score and free everything; the trace, also when called again.
 
-        ``scored=False`` leaves finalize and scores out. Raises ``RuntimeStoppedError``, with everything else freed,
-        where the borrowed runtime has been stopped by its owner.
+        ``scored=False`` leaves finalize and scores out. Another task that opens or steps is told False, and the
+        rollout has failed then. Raises ``RuntimeStoppedError``, with everything else freed, where the borrowed runtime
+        has been stopped by its owner.
         """
         if self._state == "closed":
+            await self._freed.wait()
             return self.trace
         opened, self._state = self._state != "new", "closed"
         try:
-            await self._wind_down()
-            if scored and opened and not self._failed and not self._borrowed_is_stopped():
-                await self._finalize_and_score()
+            if await self._at_work.end():
+                self._record(_closed_at_work(set_up="agent" in self._stages.open))
+            with self._at_work:
+                await self._wind_down()
+                if scored and opened and not self._failed and not self._borrowed_is_stopped():
+                    await self._finalize_and_score()
+        except EndedByAnother:
+            log.info("rollout %s was aborted while it was closed", self.trace.rollout_id)
         except asyncio.CancelledError:
             self._failed = True
             await self._free(saving=True)
@@ -321,13 +348,26 @@ class Rollout:
     async def abort(self) -> None:
         """Free everything at once, unscored: for cancellations. Does nothing after `close`.
 
-        What was generated until now is kept. A cancellation does not cut it short; it is raised afterwards.
+        What was generated until now is kept. What another task does with the rollout is ended: it is told False, or by
+        `close` the trace. A cancellation does not cut it short; it is raised afterwards.
         """
         if self._state == "closed":
+            await to_the_end(self._hurry())
             return
         begun, self._state = self._state != "new", "closed"
         self._failed = True
+        await to_the_end(self._abort(begun=begun))
+
+    async def _abort(self, *, begun: bool) -> None:
+        await self._at_work.end()
         await self._free(saving=begun)
+
+    async def _hurry(self) -> None:
+        """Have another task's `close` come to its end without scores."""
+        if self._at_work.busy:
+            self._failed = True
+            await self._at_work.end()
+        await self._freed.wait()
 
     async def _wind_down(self) -> None:
         """End the program's session and the endpoint's; what was generated stays whatever fails here."""
@@ -340,7 +380,7 @@ class Rollout:
             return
         self._harness_open = False
         try:
-            await _of_theirs(self._harness.close, "closing the harness", limit_sec=CLEAN_UP_SEC)
+            await run_theirs(self._harness.close, "closing the harness", limit_sec=CLEAN_UP_SEC)
         except StageError as error:
             log.warning("rollout %s: %s; its trajectory is kept", self.trace.rollout_id, error)
 
@@ -353,8 +393,8 @@ class Rollout:
         timeouts = self.data.timeouts
         try:
             with self._stages.during("finalize"):
-                await _of_theirs(
-                    lambda: _done(self._task.finalize(self.data, self._started, self.trace)),
+                await run_theirs(
+                    lambda: done(self._task.finalize(self.data, self._started, self.trace)),
                     "finalize",
                     limit_sec=timeouts.finalize,
                 )
@@ -390,7 +430,10 @@ class Rollout:
             self._tell(RewardRecorded(attempt=0, name=name, value=value, weight=weight))
 
     async def _free(self, *, saving: bool) -> None:
-        await to_the_end(self._free_all(saving=saving))
+        try:
+            await to_the_end(self._free_all(saving=saving))
+        finally:
+            self._freed.set()
 
     async def _free_all(self, *, saving: bool) -> None:
         self._stages.end_all()
@@ -399,7 +442,7 @@ class Rollout:
         if self._harness_ready:
             self._harness_ready = False
             try:
-                await _of_theirs(self._harness.clean_up, "the harness's clean-up", limit_sec=CLEAN_UP_SEC)
+                await run_theirs(self._harness.clean_up, "the harness's clean-up", limit_sec=CLEAN_UP_SEC)
             except StageError as error:
                 log.warning("rollout %s: %s", self.trace.rollout_id, error)
         if self._owned is not None and self._runtime is not None:
@@ -416,6 +459,11 @@ class Rollout:
         written = dumps(self.trace)
         packed = base64.b64encode(zlib.compress(written, COMPRESSION)).decode("ascii")
         self._tell(TraceSaved(attempt=0, version=self.trace.version, size_bytes=len(written), data=packed))
+
+    def _give_over(self) -> None:
+        """Take no further step; what another task has closed stays so."""
+        if self._state == "open":
+            self._state = "over"
 
     # What went wrong
 
@@ -443,25 +491,7 @@ class Rollout:
         self.trace.errors.append(error)
 
 
-async def _shared(deadline: SharedDeadline, who: str, step: Callable[[], Awaitable[None]]) -> None:
-    """Run a step of the set-up, which has what is left of the deadline."""
-    try:
-        await _of_theirs(step, who, limit_sec=deadline.remaining_sec())
-    except StageError as error:
-        if deadline.expired and error.__cause__ is None:
-            text = f"{who} ended the {deadline.limit_sec:g}s that the set-up of task and harness share"
-            raise StageError(Failure(text, RolloutErrorCategory.TIMEOUT)) from None
-        raise
-
-
-async def _of_theirs[T](
-    step: Callable[[], Awaitable[T]], who: str, *, limit_sec: float | None, queued_sec: float = 0.0
-) -> T:
-    """`run_stage` for code that is not ours, and may not end when it is cancelled."""
-    return await run_stage(lambda: patiently(step(), who), who, limit_sec=limit_sec, queued_sec=queued_sec)
-
-
-async def _done(returned: Awaitable[None] | None) -> None:
-    """Wait for what a method of the task returned: one that is not async has nothing to wait for."""
-    if inspect.isawaitable(returned):
-        await returned
+def _closed_at_work(*, set_up: bool) -> TraceError:
+    stage, what = ("agent", "its agent ran") if set_up else ("setup", "it was opened")
+    message = f"the rollout was closed while {what}"
+    return TraceError(stage=stage, type="Closed", message=message, category=RolloutErrorCategory.INTERNAL_ERROR.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -29,6 +29,11 @@ class Stages:
         self._tell = tell
         self._open: dict[Stage, tuple[int, int, int]] = {}
         """Of each that has begun: its place in the trace, the wall clock's start and the monotonic one's."""
+
+    @property
+    def open(self) -> Collection[Stage]:
+        """Those that have begun and not ended."""
+        return self._open.keys()
 
     def begin(self, stage: Stage) -> None:
         """The stage begins now."""

@@ -34,7 +34,7 @@ from tests.contract.tasks.cancelling import WHENS, When, cancelled_at
 from tests.contract.tasks.playing import WAIT_SEC, Stage, WatchedEndpoint
 from tests.support.model_server import ModelServer, Say
 
-AWAITS_MAX = 200
+AWAITS_MAX = 400
 """More than any operation has."""
 
 AGENT = """
@@ -186,14 +186,14 @@ async def test_cancelled_anywhere_an_operation_leaves_nothing(
         found = left(folder)
         assert found == empty, f"left by a cancellation at await {at}"
         assert Careful.held == set(), f"held after a cancellation at await {at}"
-        if not cancelled:
+        if cancelled is None:
             assert at > 1, "the operation has no await"
             return
     pytest.fail(f"still cancelled at await {AWAITS_MAX}")
 
 
-async def _play(folder: Path, harness: str, operation: str, *, at: int, when: When) -> bool:
-    """One rollout that is cancelled there; whether it was."""
+async def _play(folder: Path, harness: str, operation: str, *, at: int, when: When) -> bool | None:
+    """One rollout that is cancelled there; whether it was, None where it has no such await."""
     before, act = OPERATIONS[operation]
     endpoint = WatchedEndpoint()
     await endpoint.start()
