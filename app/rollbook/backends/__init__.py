@@ -2,7 +2,7 @@
 
 from rollbook.backends.base import ExecutionBackend, ExecutionOutcome, ExecutionRequest, ExecutionResult
 from rollbook.backends.entrypoint import entrypoint_name, load_entrypoint
-from rollbook.backends.errors import EntrypointError
+from rollbook.backends.errors import EntrypointError, MachineError
 from rollbook.backends.local import LocalBackend
 from rollbook.backends.settle import SettledResult, settle
 
@@ -13,6 +13,7 @@ __all__ = [
     "ExecutionRequest",
     "ExecutionResult",
     "LocalBackend",
+    "MachineError",
     "SettledResult",
     "entrypoint_name",
     "load_entrypoint",
