@@ -24,7 +24,8 @@ class Retries:
 
     def __init__(self) -> None:
         self._calls: dict[bytes, list[Call]] = {}
-        self._kept: OrderedDict[int, Call] = OrderedDict()
+        self._kept: OrderedDict[Call, asyncio.TimerHandle] = OrderedDict()
+        """With what ends its time; the oldest first."""
         self._kept_bytes = 0
         self._failures: Counter[bytes] = Counter()
 
@@ -50,24 +51,24 @@ class Retries:
             if len(self._failures) > _FAILURES_MAX:
                 del self._failures[next(iter(self._failures))]
             return
-        self._kept[id(call)] = call
+        self._kept[call] = asyncio.get_running_loop().call_later(KEPT_SEC, self._drop, call)
         self._kept_bytes += call.relay.size
         while len(self._kept) > KEPT_MAX_CALLS or self._kept_bytes > KEPT_MAX_BYTES:
             self._drop(next(iter(self._kept)))
-        asyncio.get_running_loop().call_later(KEPT_SEC, self._drop, id(call))
 
     def clear(self) -> None:
         """Forget everything: nothing is asked again."""
         self._calls.clear()
+        for timer in self._kept.values():
+            timer.cancel()
         self._kept.clear()
         self._failures.clear()
         self._kept_bytes = 0
 
-    def _drop(self, key: int) -> None:
-        call = self._kept.pop(key, None)
-        if call is not None:
-            self._kept_bytes -= call.relay.size
-            self._forget(call)
+    def _drop(self, call: Call) -> None:
+        self._kept.pop(call).cancel()
+        self._kept_bytes -= call.relay.size
+        self._forget(call)
 
     def _forget(self, call: Call) -> None:
         calls = self._calls.get(call.incoming.digest, [])

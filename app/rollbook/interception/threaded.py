@@ -91,7 +91,8 @@ class EndpointThread:
         if started is None:
             return
         started.running.add_done_callback(_stop)
-        await asyncio.wrap_future(started.ended)
+        # Shielded: a cancellation would cancel what the thread has to say at its end.
+        await asyncio.shield(asyncio.wrap_future(started.ended))
         started.thread.join()
 
     def _start(self) -> _Started:

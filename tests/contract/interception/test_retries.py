@@ -11,6 +11,7 @@ import pytest
 
 from rollbook.interception import Request
 from rollbook.interception.endpoint import Endpoint
+from rollbook.interception.retries import KEPT_SEC
 from rollbook.interception.session import Session
 from tests.contract.interception.policies import Recording, chat, until_waiting
 from tests.support.model_server import Hang, ModelServer, Received, Say, Status
@@ -232,3 +233,24 @@ async def test_answers_are_kept_for_a_while_only(
         session = endpoint.open(server.url, KEY, Recording())
         await post(client, session)
         assert text(await post(client, session, RETRY)) == "sample 2"
+
+
+async def test_answer_is_kept_its_whole_time_whatever_became_of_earlier_ones(
+    endpoint: Endpoint, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier answers that went for lack of room have their time too, and leave their places to later ones."""
+    monkeypatch.setattr("rollbook.interception.retries.KEPT_MAX_CALLS", 1)
+    loop = asyncio.get_running_loop()
+    passed_sec, time = 0.0, loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + passed_sec)
+    async with ModelServer(default=numbered) as server:
+        session = endpoint.open(server.url, KEY, Recording())
+        for number in range(50):
+            await post(client, session, text=f"{number}")
+            gc.collect()
+        passed_sec = KEPT_SEC / 2
+        assert text(await post(client, session, text="last")) == "sample 51"
+        passed_sec = KEPT_SEC + 1.0
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert text(await post(client, session, RETRY, text="last")) == "sample 51"

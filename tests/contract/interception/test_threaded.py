@@ -8,6 +8,7 @@ import threading
 import httpx
 import pytest
 
+from rollbook.interception import Response
 from rollbook.interception.threaded import THREAD_NAME, EndpointThread
 from tests.contract.interception.policies import Recording
 from tests.support.model_server import Hang, ModelServer, Say
@@ -73,3 +74,28 @@ async def test_closing_ends_what_is_in_flight_and_then_sessions_have_nothing_lef
         assert (await waiting).status_code == 410
         await session.close()
     assert [call.error.kind if call.error else None for call in policy.calls] == [None, "aborted"]
+
+
+async def test_cancelled_close_ends_its_thread_all_the_same() -> None:
+    committing, released = threading.Event(), threading.Event()
+
+    async def slowly(response: Response) -> Response:
+        committing.set()
+        await asyncio.to_thread(released.wait, LIMIT_SEC)
+        return response
+
+    async with ModelServer(Say()) as server, httpx.AsyncClient(timeout=LIMIT_SEC) as client:
+        thread = EndpointThread()
+        session = (await thread.running()).open(server.url, "key", Recording(answered=slowly))
+        [worker] = [one for one in threading.enumerate() if one.name == THREAD_NAME]
+        call = asyncio.create_task(client.post(f"{session.base_url}/chat/completions", json=BODY))
+        await asyncio.to_thread(committing.wait, LIMIT_SEC)
+        closing = asyncio.create_task(thread.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        released.set()
+        assert (await call).status_code == 200
+        await asyncio.to_thread(worker.join, LIMIT_SEC)
+    assert not worker.is_alive()

@@ -17,6 +17,7 @@ from rollbook.sdk.values import MessageDict
 from rollbook.sdk.workflow import AgentWorkflow
 from rollbook.tasks.data import TaskData, Timeouts
 from rollbook.tasks.harnesses.workflow import WorkflowHarness
+from rollbook.tasks.harnesses.workflow_loop import WorkflowLoop
 from tests.contract.tasks.playing import PROMPT, WAIT_SEC, Stage, played
 from tests.support.model_server import Hang, ModelServer, Say
 
@@ -135,3 +136,27 @@ async def test_loop_of_workflows_ends_with_its_harness(stage: Stage) -> None:
     gc.collect()
     await asyncio.to_thread(thread.join, WAIT_SEC)
     assert not thread.is_alive()
+
+
+async def test_workflow_that_is_cancelled_before_it_began_ends_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    blocked, released = threading.Event(), threading.Event()
+
+    async def blocks() -> None:
+        blocked.set()
+        released.wait(WAIT_SEC)
+
+    async def never() -> None:
+        raise AssertionError("it began")
+
+    loop = WorkflowLoop()
+    first = asyncio.create_task(loop.run(blocks))
+    await asyncio.to_thread(blocked.wait, WAIT_SEC)
+    second = asyncio.create_task(loop.run(never))
+    await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.sleep(0)
+    released.set()
+    await asyncio.wait([first, second])
+    first.result()
+    assert second.cancelled()
+    assert "goes on" not in caplog.text

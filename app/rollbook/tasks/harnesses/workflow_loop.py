@@ -47,7 +47,13 @@ class WorkflowLoop:
         loop = self._running()
         ended: Future[_Ended[T]] = Future()
         tasks: list[asyncio.Task[None]] = []
-        loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(_until_ended(work, ended), name="workflow")))
+
+        def begin() -> None:
+            task = loop.create_task(_until_ended(work, ended), name="workflow")
+            task.add_done_callback(lambda _: _never_begun(ended))
+            tasks.append(task)
+
+        loop.call_soon_threadsafe(begin)
         waiting = asyncio.wrap_future(ended)
         try:
             found = await asyncio.shield(waiting)
@@ -77,6 +83,12 @@ async def _until_ended[T](work: Callable[[], Awaitable[T]], ended: Future[_Ended
         ended.set_result(_Ended(await work(), None))
     except BaseException as error:
         ended.set_result(_Ended(None, error))
+
+
+def _never_begun[T](ended: Future[_Ended[T]]) -> None:
+    """A task that is cancelled before its first step says nothing."""
+    if not ended.done():
+        ended.set_result(_Ended(None, asyncio.CancelledError()))
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
