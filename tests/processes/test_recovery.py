@@ -181,10 +181,11 @@ async def test_parked_poll_outlives_a_killed_runner(deployment: Deployment, tmp_
     assert outcome.sample is not None
     assert outcome.sample.reward == 1.0
     assert not scheduler.ended
-    assert deployment.rows("SELECT attempt, outcome, reason FROM attempt_ends ORDER BY attempt") == [
-        (1, "lost", "its runner process was killed by SIGKILL (the kernel does that when memory runs out)"),
-        (2, "completed", None),
-    ]
+    lost, completed = deployment.rows("SELECT attempt, outcome, reason FROM attempt_ends ORDER BY attempt")
+    assert lost[:2] == (1, "lost")
+    # It goes on where the runner was within the rollout's code at that moment.
+    assert lost[2].startswith("its runner process was killed by SIGKILL (the kernel does that when memory runs out)")
+    assert completed == (2, "completed", None)
     deployment.check_ledger()
 
 

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from rollbook.ledger.urls import POSTGRES, parse_url
 from rollbook.settings import ApiSettings, SchedulerSettings
 from rollbook_client import RolloutClient
 from tests.support.databases import NewLedger, secret_key_of
+from tests.support.launching import Launched, launch
 from tests.support.ledger import ledger_path
 from tests.support.sql import Shell, shell
 
@@ -41,9 +42,11 @@ ENTRYPOINTS = Path(__file__).with_name("entrypoints")
 CHOSEN = ENTRYPOINTS / "chosen.py"
 QUEUE = "chosen"
 CHAT_URL = "http://127.0.0.1:9/v1"
+COMMAND_LINE_MODULE = "rollbook"
 API_MODULE = "rollbook.server"
 SCHEDULER_MODULE = "rollbook.scheduler"
 RUNNER_MODULE = "rollbook.scheduler.runner"
+PYTHONS_PATH_VARIABLE = "PYTHONPATH"
 
 BOUND_TO_ITS_PARENT = ("setpriv", "--pdeathsig", "KILL")
 """Becomes the program that follows, which the kernel ends with its parent: also where the tests were killed themselves.
@@ -91,15 +94,19 @@ def free_port() -> int:
 def folder_first(name: str) -> str:
     """A search path that begins with a folder of this one and goes on as ours does: Python runs its `sitecustomize`."""
     folder = str(Path(__file__).with_name(name))
-    return os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.pathsep.join([folder, *filter(None, [os.environ.get(PYTHONS_PATH_VARIABLE)])])
 
 
 class Started:
-    """A process of a deployment, with what it and its children wrote."""
+    """A process of a deployment, with what it and its children wrote.
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    ``module`` is what it runs, if that cannot be seen in its command line.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes] | Launched, log: Path, *, module: str = "") -> None:
         self._process = process
         self._log = log
+        self.module = module
 
     @property
     def pid(self) -> int:
@@ -155,22 +162,25 @@ class Deployment:
         """An API process of its own, on this deployment's port unless the changes name another."""
         settings = msgspec.structs.replace(API, **{"database_url": self.database_url, "port": self.port, **changes})
         text = msgspec.json.encode(settings).decode()
-        return self.start("api", "-m", API_MODULE, ROLLBOOK_API_SETTINGS=text, **(variables or {}))
+        return self._launch("api", API_MODULE, ROLLBOOK_API_SETTINGS=text, **(variables or {}))
 
     def scheduler(self, *, variables: Mapping[str, str] | None = None, **changes: Any) -> Started:
         """A scheduler process of its own, with its runners."""
         settings = msgspec.structs.replace(SCHEDULER, **{"database_url": self.database_url, **changes})
         text = msgspec.json.encode(settings).decode()
-        return self.start("scheduler", "-m", SCHEDULER_MODULE, ROLLBOOK_SCHEDULER_SETTINGS=text, **(variables or {}))
+        return self._launch("scheduler", SCHEDULER_MODULE, ROLLBOOK_SCHEDULER_SETTINGS=text, **(variables or {}))
 
     def command(self, name: str, *arguments: str) -> Started:
         """`rollbook NAME …` over this deployment's ledger."""
-        return self.start(name, "-m", "rollbook", name, *arguments, ROLLBOOK_DATABASE_URL=self.database_url)
+        return self._launch(name, COMMAND_LINE_MODULE, name, *arguments, ROLLBOOK_DATABASE_URL=self.database_url)
 
-    def serve(self, *options: str, entrypoint: Path = CHOSEN, program: tuple[str, str] = ("-m", "rollbook")) -> Started:
+    def serve(self, *options: str, entrypoint: Path = CHOSEN, program: Sequence[str] = ()) -> Started:
         """`rollbook serve` over this deployment's ledger and port; `program` may be one that begins otherwise."""
         where = ("--database-url", self.database_url, "--port", str(self.port))
-        return self.start("serve", *program, "serve", str(entrypoint), *where, *options)
+        arguments = ("serve", str(entrypoint), *where, *options)
+        if program:
+            return self.start("serve", *program, *arguments)
+        return self._launch("serve", COMMAND_LINE_MODULE, *arguments)
 
     def embedded(self, **options: Any) -> Started:
         """`create_rollout_server` with these options, in a process of its own."""
@@ -180,27 +190,46 @@ class Deployment:
 
     def start(self, name: str, *arguments: str, **variables: str) -> Started:
         """A Python process with these arguments; its output goes to a file."""
-        log = self.logs / f"{len(self.started)}-{name}.log"
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ROLLBOOK_", "OSMOSIS_"))}
-        marked = dict([self._mark.split("=")])
+        log = self._next_log(name)
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*BOUND_TO_ITS_PARENT, sys.executable, *arguments],
                 cwd=self.folder,
-                env={**inherited, **self._variables, **variables, **marked},
+                env=self._environment(variables),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        started = Started(process, log)
+        return self._note(Started(process, log))
+
+    def _launch(self, name: str, module: str, *arguments: str, **variables: str) -> Started:
+        """The same of one of Rollbook's modules, which begins with everything imported where Python needs no start."""
+        if PYTHONS_PATH_VARIABLE in {*variables, *self._variables}:
+            return self.start(name, "-m", module, *arguments, **variables)
+        log = self._next_log(name)
+        environment = self._environment(variables)
+        with log.open("wb") as output:
+            process = launch(module, arguments, variables=environment, folder=self.folder, output=output)
+        return self._note(Started(process, log, module=module))
+
+    def _next_log(self, name: str) -> Path:
+        return self.logs / f"{len(self.started)}-{name}.log"
+
+    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ROLLBOOK_", "OSMOSIS_"))}
+        marked = dict([self._mark.split("=")])
+        return {**inherited, **self._variables, **variables, **marked}
+
+    def _note(self, started: Started) -> Started:
         self.started.append(started)
         return started
 
     def pids(self, module: str = "") -> list[int]:
         """Processes of this deployment that run, whoever started them; ``module`` is the one they run."""
+        launched = [one.pid for one in self.started if one.module and module in ("", one.module) and not one.ended]
         running = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-        return [pid for pid in running if self._is_ours(pid, module)]
+        return [*launched, *(pid for pid in running if self._is_ours(pid, module))]
 
     def _is_ours(self, pid: int, module: str) -> bool:
         try:
@@ -215,6 +244,10 @@ class Deployment:
         for pid in self.pids(module):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        # Until they are gone they hold their ports, and one that is launched next wants its port at once.
+        for started in self.started:
+            if started.module and module in ("", started.module):
+                started.kill()
 
     def close(self) -> None:
         """Leave no process of this deployment."""

@@ -9,14 +9,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import httpx
 import msgspec
 
-from rollbook.settings import ApiSettings
+from rollbook.settings import API_SETTINGS_VARIABLE, ApiSettings
+from rollbook.supervisor import LIFELINE_VARIABLE
 from tests.contract.server.support import LIMIT_SEC, LOOK_SEC, QUEUE
 from tests.support.databases import secret_key_of
+from tests.support.launching import Launched, launch
 
 
 def free_port() -> int:
@@ -29,11 +33,24 @@ def free_port() -> int:
 class ApiProcess:
     """A running API process."""
 
-    def __init__(self, settings: ApiSettings, child: subprocess.Popen[str], lifeline_fd: int) -> None:
+    def __init__(
+        self, settings: ApiSettings, child: subprocess.Popen[bytes] | Launched, lifeline_fd: int, *, output: IO[bytes]
+    ) -> None:
         self.settings = settings
         self.child = child
         self.lifeline_fd = lifeline_fd
         self.url = f"http://127.0.0.1:{settings.port}"
+        self._output = output
+
+    def written(self) -> str:
+        """What it has written so far; where it goes on is left to it."""
+        file = self._output.fileno()
+        return os.pread(file, os.fstat(file).st_size, 0).decode()
+
+    def close(self) -> None:
+        """Let go of its lifeline and its output."""
+        os.close(self.lifeline_fd)
+        self._output.close()
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.settings.port), timeout=LIMIT_SEC)
@@ -53,7 +70,7 @@ class ApiProcess:
                     return
                 except httpx.TransportError:
                     if self.child.poll() is not None:
-                        raise AssertionError(f"the API ended: {self.child.communicate()[1]}") from None
+                        raise AssertionError(f"the API ended: {self.written()}") from None
                     assert time.monotonic() < deadline, "the API does not answer"
                     # Looking without a pause would take from its start the processor that it needs.
                     with suppress(subprocess.TimeoutExpired):
@@ -64,22 +81,32 @@ def start(database_url: str, *program: str, **changes: Any) -> ApiProcess:
     """Start an API process on a ledger, with a lifeline to this one; `program` runs instead of the server's module."""
     settings = ApiSettings(database_url=database_url, queue=QUEUE, port=free_port())
     settings = msgspec.structs.replace(settings, **changes)
-    read_end, write_end = os.pipe()
-    environment = {
+    variables = {
         **os.environ,
         **secret_key_of(database_url),
-        "ROLLBOOK_API_SETTINGS": msgspec.json.encode(settings).decode(),
-        "ROLLBOOK_LIFELINE_FD": str(read_end),
+        API_SETTINGS_VARIABLE: msgspec.json.encode(settings).decode(),
     }
-    child = subprocess.Popen(
-        [sys.executable, *(program or ("-m", "rollbook.server"))],
-        env=environment,
-        pass_fds=[read_end],
-        stderr=subprocess.PIPE,
-        text=True,
+    read_end, write_end = os.pipe()
+    output = TemporaryFile()  # noqa: SIM115 - it is open as long as the process is
+    child = (
+        subprocess.Popen(
+            [sys.executable, *program],
+            env={**variables, LIFELINE_VARIABLE: str(read_end)},
+            pass_fds=[read_end],
+            stdout=output,
+            stderr=output,
+        )
+        if program
+        else launch(
+            "rollbook.server",
+            variables=variables,
+            folder=Path.cwd(),
+            output=output,
+            passed={LIFELINE_VARIABLE: read_end},
+        )
     )
     os.close(read_end)
-    return ApiProcess(settings, child, write_end)
+    return ApiProcess(settings, child, write_end, output=output)
 
 
 @contextmanager
@@ -94,12 +121,12 @@ def running(database_url: str, *program: str, **changes: Any) -> Iterator[ApiPro
 
 
 def end(process: ApiProcess) -> str:
-    """Kill it if it still runs; what it wrote to stderr."""
-    if process.child.poll() is None:
-        process.child.kill()
-    _, errors = process.child.communicate(timeout=LIMIT_SEC)
-    os.close(process.lifeline_fd)
-    return errors
+    """Kill it if it still runs; what it wrote."""
+    process.child.kill()
+    process.wait()
+    written = process.written()
+    process.close()
+    return written
 
 
 def read_response(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
