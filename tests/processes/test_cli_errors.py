@@ -127,7 +127,7 @@ def test_entrypoint_that_is_none_is_one_line(rollbook: CommandLine) -> None:
     for command in ("serve", "scheduler"):
         refused = rollbook(command, "not an entrypoint")
         assert refused.code == 1
-        assert "pass the path of a .py file, or module:name" in refused.error_line
+        assert "pass the path of a .py file with a workflow, or file.py:name or module:name" in refused.error_line
 
 
 def test_taken_port_is_one_line_naming_the_option(rollbook: CommandLine) -> None:
