@@ -30,6 +30,7 @@ from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError, check
 from rollbook.tasks.harnesses.returned import returned_messages
 from rollbook.tasks.limits import RolloutLimits, checked_limits
 from rollbook.tasks.runtimes.base import Runtime, made_by
+from rollbook.tasks.runtimes.homes import in_thread
 from rollbook.tasks.scoring import check_scores, score
 from rollbook.tasks.task import Task
 from rollbook.tasks.theirs import done, run_shared, run_theirs
@@ -53,6 +54,8 @@ CLEAN_UP_SEC = 30.0
 
 COMPRESSION = 3
 """Of zlib: higher levels save a few per cent and take several times as long."""
+PACKED_AT_ONCE_BYTES = 64 * 1024
+"""Traces up to this take less than a few milliseconds; a thread would take longer on a busy machine."""
 
 type _State = Literal["new", "open", "over", "closed"]
 
@@ -453,11 +456,13 @@ class Rollout:
                 log.exception("rollout %s: its runtime could not be stopped", self.trace.rollout_id)
         if saving:
             self.trace.ok = not self._failed
-            self._save()
+            await self._save()
 
-    def _save(self) -> None:
+    async def _save(self) -> None:
         written = dumps(self.trace)
-        packed = base64.b64encode(zlib.compress(written, COMPRESSION)).decode("ascii")
+        # Ten megabytes take more than half a second, and other rollouts wait for the model's answers meanwhile.
+        large = len(written) > PACKED_AT_ONCE_BYTES
+        packed = await in_thread(lambda: _packed(written)) if large else _packed(written)
         self._tell(TraceSaved(attempt=0, version=self.trace.version, size_bytes=len(written), data=packed))
 
     def _give_over(self) -> None:
@@ -489,6 +494,10 @@ class Rollout:
     def _record(self, error: TraceError) -> None:
         self._failed = True
         self.trace.errors.append(error)
+
+
+def _packed(written: bytes) -> str:
+    return base64.b64encode(zlib.compress(written, COMPRESSION)).decode("ascii")
 
 
 def _closed_at_work(*, set_up: bool) -> TraceError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import shlex
@@ -29,7 +30,7 @@ from rollbook.tasks.task import Task
 from rollbook.tasks.toolsets import Toolset, tool
 from rollbook.traces.trace import Trace
 from tests.contract.tasks.playing import PROMPT, SAID, Stage, played
-from tests.support.model_server import Die, Hang, ModelServer, Say, Status
+from tests.support.model_server import Die, Hang, ModelServer, Raw, Say, Status
 
 MORE: list[MessageDict] = [{"role": "user", "content": "And 7 times 8?"}]
 
@@ -142,6 +143,28 @@ async def test_chat_does_not_try_again_what_will_not_pass(stage: Stage) -> None:
         trace = await played(stage.rollout(model, ChatHarness()))
         assert len(model.received) == 1
     assert trace.errors[0].message == "a model call failed: HTTP 404: scripted error"
+
+
+@pytest.mark.parametrize("call", ["fly", {"id": "c2", "function": "fly"}, None])
+async def test_chat_calls_no_tool_where_one_of_the_calls_is_none(stage: Stage, call: Any) -> None:
+    called: list[str] = []
+
+    async def wait() -> str:
+        """Wait."""
+        called.append("wait")
+        await asyncio.Event().wait()
+        return ""
+
+    class Waits(Task[TaskData]):
+        toolsets = (Toolset(wait),)
+
+    message = {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "wait"}}, call]}
+    answer = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
+    async with ModelServer(Raw([answer.encode()])) as model:
+        trace = await played(stage.rollout(model, ChatHarness(), task=Waits()))
+    assert [error.type for error in trace.errors] == ["HarnessError"]
+    assert "tool call" in trace.errors[0].message
+    assert called == []
 
 
 # ProgramHarness

@@ -91,7 +91,14 @@ def _message(answer: httpx.Response) -> MessageDict:
         raise HarnessError(f"the model's answer is no chat completion: {answer.text[:500]}") from error
     if not isinstance(message, dict):
         raise HarnessError(f"the model's answer has no message: {answer.text[:500]}")
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(map(_is_call, calls)):
+        raise HarnessError(f"the model's answer has a tool call that is none: {answer.text[:500]}")
     return message
+
+
+def _is_call(call: Any) -> bool:
+    return isinstance(call, dict) and isinstance(call.get("function") or {}, dict)
 
 
 async def _result(exchange: Exchange, call: dict[str, Any]) -> MessageDict:
