@@ -119,9 +119,6 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse."""
-        if self._complete:  # it belongs to no exchange, so nothing on this connection can be trusted any more
-            self.abort()
-            return
         self._heard = True
         if not self._headers_done:
             self._head_bytes += len(data)
@@ -148,12 +145,13 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Of httptools."""
-        if self._complete:  # what follows an answer is none to this request; refused here, it ends the connection
-            raise BrokenError("one request got two answers")
+        if self._complete:  # nobody asked for it, so nothing on this connection can be trusted any more
+            raise BrokenError("an answer came to no request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Of httptools."""
-        self.headers.append((name.lower(), value))
+        if not self._headers_done:  # what follows a body in chunks is no header
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Of httptools."""
@@ -169,6 +167,8 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Of httptools."""
+        if self._complete:  # a body where none may be
+            return
         self._chunks.append(body)
         self._waiting_bytes += len(body)
         if self._waiting_bytes > READ_AHEAD_BYTES and not self._paused and self.transport is not None:
