@@ -7,6 +7,7 @@ then, but a rollout must not wait for it for ever: its deadline, its record and 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Awaitable
 from typing import Any
@@ -32,12 +33,14 @@ class _Ended[T](Struct, frozen=True):
 
 
 async def patiently[T](work: Awaitable[T], who: str) -> T:
-    """The result of `work`, or what it raises. It runs as a task of its own, with the caller's context variables.
+    """The result of `work`, or what it raises. It runs as a task of its own; the caller's context variables are as if
+    it had run in the caller's.
 
     A cancellation is passed on to it, and is raised here once it has ended, however it did; at the latest after
     `GRACE_SEC`, when it is left behind with a line in the log that names `who`. A second one changes nothing.
     """
-    task = asyncio.get_running_loop().create_task(_ended(work), name=who)
+    context = contextvars.copy_context()
+    task = asyncio.get_running_loop().create_task(_ended(work), name=who, context=context)
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
@@ -47,6 +50,7 @@ async def patiently[T](work: Awaitable[T], who: str) -> T:
         finally:
             _tell_of(task, who)
         raise
+    _take_over(context)
     ended = task.result()
     if ended.error is not None:
         raise ended.error
@@ -59,6 +63,14 @@ async def _ended[T](work: Awaitable[T]) -> _Ended[T]:
         return _Ended(await work, None)
     except BaseException as error:
         return _Ended(None, error)
+
+
+def _take_over(context: contextvars.Context) -> None:
+    """Have the variables of a context that is used up."""
+    ours = contextvars.copy_context()
+    for variable, value in context.items():
+        if variable not in ours or ours[variable] is not value:
+            variable.set(value)
 
 
 def _tell_of(task: asyncio.Task[_Ended[Any]], who: str) -> None:
