@@ -34,6 +34,10 @@ class Counting:
         self.answers += 1
         return response
 
+    def broke(self, message: str) -> None:
+        """End the measurement: its numbers would be of something else."""
+        raise AssertionError(message)
+
     def failed(self, request: Request, call: ModelCall) -> None:
         """Count it."""
         self.failures += 1

@@ -119,6 +119,10 @@ class Calls:
         """See `CallPolicy.failed`."""
         self._note(request, call)
 
+    def broke(self, message: str) -> None:
+        """See `CallPolicy.broke`."""
+        self._failed = CallError("internal", message)
+
     def _note(self, request: Request, call: ModelCall) -> None:
         purpose = self._purposes.pop(id(request))
         self._ended += 1

@@ -132,6 +132,8 @@ class Call:
         except Exception as error:
             log.exception("a rollout could not take a model call")
             message = self._route.hide(f"{OURS}: {error!r}; its traceback is in the runner's log")
+            if self._recorded or not self._let_through:
+                self._policy.broke(message)
             self._fail("internal", message)
             self._give_up(ErrorAnswer(500, message, "rollout_error"))
         finally:

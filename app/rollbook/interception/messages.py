@@ -57,9 +57,9 @@ class CallPolicy(Protocol):
     """What a rollout decides about each of its model calls. The endpoint asks it on the event loop.
 
     For every call that `before` let through, exactly one of `answered` and `failed` follows. Calls of one rollout
-    may overlap. An exception other than `Refused` fails that call alone: the program gets HTTP 500, and `failed` is
-    not called for it, since it is the policy's own. A fault of the endpoint's own is told as any failure is, by
-    `failed` with an error of the kind `internal`.
+    may overlap. An exception other than `Refused`, the policy's own or the endpoint's, is a fault of ours and fails
+    that call alone: the program gets HTTP 500. It is told by `failed`, with an error of the kind `internal`, where the
+    call is to be recorded still, else by `broke`.
     """
 
     @property
@@ -89,4 +89,8 @@ class CallPolicy(Protocol):
 
     def failed(self, request: Request, call: ModelCall) -> None:
         """Note a call that brought no answer; `call.error` says why."""
+        ...
+
+    def broke(self, message: str) -> None:
+        """Note a fault of ours on a call that was not let through yet, or is recorded already."""
         ...

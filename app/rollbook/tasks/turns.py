@@ -51,8 +51,8 @@ class Turns:
         """The first mistake of a hook; from then on no turn is served."""
         self.failed_call: ModelCall | None = None
         """The last call that failed, unless a later one brought an answer. One that we ended ourselves is none."""
-        self.fault: Exception | None = None
-        """What broke in here, by nobody's mistake but ours, unless a later call brought an answer."""
+        self.fault: str | None = None
+        """What broke on a call by nobody's mistake but ours, unless a later call brought an answer."""
         self.in_flight = 0
         """How many calls have gone to the model and are not answered yet."""
         self._given = given
@@ -130,6 +130,10 @@ class Turns:
         self._tell(called(call))
         if call.error is not None and call.error.kind != "aborted":
             self.failed_call = call
+
+    def broke(self, message: str) -> None:
+        """See `CallPolicy.broke`."""
+        self.fault = message
 
     def blame(self, error: TaskError) -> None:
         """Keep the first mistake of a hook; the exchange is over."""
@@ -243,10 +247,7 @@ class Turns:
 
 
 class _Blaming:
-    """A mistake of a hook ends the exchange: it is kept for the rollout, and the program is refused.
-
-    Any other error but a refusal is a fault of ours; it is kept too, and the endpoint answers for it.
-    """
+    """A mistake of a hook ends the exchange: it is kept for the rollout, and the program is refused."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -258,5 +259,3 @@ class _Blaming:
         if isinstance(error, TaskError):
             self._turns.blame(error)
             raise Refused(error.hook or "error of the task") from error
-        if isinstance(error, Exception) and not isinstance(error, Refused):
-            self._turns.fault = error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rollbook.backends.failures import Failure
 from rollbook.backends.stage import StageError
-from rollbook.interception.call import OURS
 from rollbook.tasks.budget import CumulativeBudget
 from rollbook.tasks.errors import trace_error
 from rollbook.tasks.turns import Turns
@@ -47,8 +46,7 @@ def segment_errors(error: StageError | None, *, turns: Turns, budget: Cumulative
         return []
     found = []
     if turns.fault is not None:
-        ours = Failure(f"{OURS}: {turns.fault!r}", RolloutErrorCategory.INTERNAL_ERROR)
-        found.append(_entry("agent", type(turns.fault).__name__, ours))
+        found.append(_entry("agent", "ModelCallError", Failure(turns.fault, RolloutErrorCategory.INTERNAL_ERROR)))
     if call_error is not None:
         found.append(_entry("agent", "ModelCallError", _call_failure(call_error)))
     return found if error is None else [*found, stage_error("agent", error)]

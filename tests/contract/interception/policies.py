@@ -28,6 +28,7 @@ class Recording:
         self.calls: list[ModelCall] = []
         """Of answers and of failures, in the order in which they were recorded."""
         self.failures: list[ModelCall] = []
+        self.faults: list[str] = []
         self._before = before
         self._answered = answered
         self._changed = asyncio.Condition()
@@ -47,6 +48,9 @@ class Recording:
             return response
         decided = self._answered(response)
         return await decided if isinstance(decided, Awaitable) else decided
+
+    def broke(self, message: str) -> None:
+        self.faults.append(message)
 
     def failed(self, request: Request, call: ModelCall) -> None:
         self.failures.append(call)

@@ -177,6 +177,8 @@ async def test_fault_of_a_policy_fails_its_call_alone(endpoint: Endpoint, client
         session = endpoint.open(server.url, KEY, policy)
         failed, answered = await ask(client, session.base_url), await ask(client, session.base_url)
     assert (failed.status_code, failed.json()["error"]["type"]) == (500, "rollout_error")
+    assert policy.faults == [failed.json()["error"]["message"]]
+    assert "RuntimeError('no idea')" in policy.faults[0]
     assert answered.status_code == 200
     assert len(policy.calls) == 1
 
@@ -202,3 +204,17 @@ async def test_each_rollout_decides_in_its_own_context(client: httpx.AsyncClient
         finally:
             await close_shared_endpoint()
     assert seen == ["second", "first", "second"]
+
+
+async def test_fault_behind_the_answer_is_told_once_and_is_no_failed_call(
+    endpoint: Endpoint, client: httpx.AsyncClient
+) -> None:
+    def broken(_response: Response) -> Response:
+        raise KeyError("ledger")
+
+    policy = Recording(answered=broken)
+    async with ModelServer(Say()) as server:
+        failed = await ask(client, endpoint.open(server.url, KEY, policy).base_url)
+    assert failed.status_code == 500
+    assert policy.faults == [failed.json()["error"]["message"]]
+    assert policy.failures == []

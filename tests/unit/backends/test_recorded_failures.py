@@ -30,3 +30,9 @@ async def test_failure_after_a_failed_call_is_whoevers_the_call_was(kind: str, c
     explained = calls.explained(RAISED)
     assert explained.category is category
     assert ("it broke" in explained.message) is (kind != "aborted")
+
+
+async def test_fault_of_ours_on_a_call_that_is_recorded_already_is_ours() -> None:
+    calls = Calls(RolloutContext("http://127.0.0.1:9/v1", "key", rollout_id="r-1"))
+    calls.broke("Rollbook itself failed")
+    assert calls.explained(RAISED).category is RolloutErrorCategory.INTERNAL_ERROR
