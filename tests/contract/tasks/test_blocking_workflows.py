@@ -160,3 +160,27 @@ async def test_workflow_that_is_cancelled_before_it_began_ends_at_once(caplog: p
     first.result()
     assert second.cancelled()
     assert "goes on" not in caplog.text
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+async def test_task_of_a_workflow_that_exits_takes_no_other_with_it(
+    stage: Stage, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    async def leave() -> None:
+        raise error(3)
+
+    class Leaves(AgentWorkflow[AgentWorkflowConfig]):
+        async def run(self, ctx: Context) -> None:
+            task = asyncio.create_task(leave())
+            await asyncio.wait([task])
+            assert isinstance(task.exception(), error)
+            ask(ctx.prompt)
+
+    harness = WorkflowHarness(Leaves)
+    async with ModelServer(default=Say("42")) as model:
+        for _ in range(2):
+            async with asyncio.timeout(WAIT_SEC):
+                trace = await played(stage.rollout(model, harness))
+            assert trace.errors == []
+            assert trace.num_turns == 1
+    assert error.__name__ in caplog.text

@@ -64,9 +64,8 @@ async def test_rollouts_side_by_side_see_their_own_variables(stage: Stage) -> No
         async def finalize(self, data: TaskData, runtime: Runtime, trace: Trace) -> None:
             seen.append(f"{data.id}: {bound.get()}")
 
-    async with ModelServer(default=Say()) as model:
-        async with asyncio.TaskGroup() as group:
-            for name in ("one", "other"):
-                rollout = stage.rollout(model, task=Binds(), data=TaskData(id=name, prompt="Hello"))
-                group.create_task(played(rollout))
+    async with ModelServer(default=Say()) as model, asyncio.TaskGroup() as group:
+        for name in ("one", "other"):
+            rollout = stage.rollout(model, task=Binds(), data=TaskData(id=name, prompt="Hello"))
+            group.create_task(played(rollout))
     assert sorted(seen) == ["one: one", "other: other"]

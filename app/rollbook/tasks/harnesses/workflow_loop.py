@@ -72,8 +72,9 @@ class WorkflowLoop:
             if self._loop is None:
                 # A loop of the caller's kind.
                 self._loop = type(asyncio.get_running_loop())()
-                weakref.finalize(self, _stop, self._loop)
-                threading.Thread(target=_serve, args=(self._loop,), name="rollbook-workflows", daemon=True).start()
+                over = threading.Event()
+                weakref.finalize(self, _stop, self._loop, over)
+                threading.Thread(target=_serve, args=(self._loop, over), name="rollbook-workflows", daemon=True).start()
             return self._loop
 
 
@@ -91,14 +92,20 @@ def _never_begun[T](ended: Future[_Ended[T]]) -> None:
         ended.set_result(_Ended(None, asyncio.CancelledError()))
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _serve(loop: asyncio.AbstractEventLoop, over: threading.Event) -> None:
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        while not over.is_set():
+            try:
+                loop.run_forever()
+            except BaseException as error:
+                # Of a task that a workflow started: those of SystemExit's kind end a loop, and all others' with it.
+                log.error("a task of a workflow raised %s; the others go on", type(error).__name__, exc_info=error)
     finally:
         loop.close()
 
 
-def _stop(loop: asyncio.AbstractEventLoop) -> None:
+def _stop(loop: asyncio.AbstractEventLoop, over: threading.Event) -> None:
+    over.set()
     if not loop.is_closed():
         loop.call_soon_threadsafe(loop.stop)
