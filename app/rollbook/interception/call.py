@@ -122,6 +122,8 @@ class Call:
         try:
             self._request = await self._policy.before(self._request)
             self._let_through = True
+            if self._stop_reason is not None:  # a policy that caught its cancellation; nothing is sent any more
+                raise asyncio.CancelledError(self._stop_reason)
             await self._exchange()
         except Refused as refused:
             self._refuse(refused)

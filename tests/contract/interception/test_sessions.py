@@ -9,12 +9,13 @@ import socket
 import httpx
 import pytest
 
-from rollbook.interception import Response
+from rollbook.interception import Request, Response
 from rollbook.interception.endpoint import Endpoint, close_shared_endpoint, shared_endpoint
 from tests.contract.interception.policies import Recording, ask, chat, until_waiting
 from tests.support.model_server import Die, Hang, ModelServer, Raw, Say, Status
 
 KEY = "sk-the-rollouts-own-key"
+LONG_SEC = 20
 
 
 @pytest.mark.parametrize("path", ["/s/unknown/v1/chat/completions", "/v1/chat/completions", "/", "/s/", "/s"])
@@ -137,6 +138,40 @@ async def test_cancelled_close_has_ended_everything_all_the_same(endpoint: Endpo
         assert (await task).status_code == 410
         async with asyncio.timeout(10):
             await received.hung_up.wait()
+
+
+@pytest.mark.parametrize("end", ["in time", "late"])
+async def test_policy_that_ignores_its_cancellation_has_nothing_sent_any_more(
+    endpoint: Endpoint, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr("rollbook.interception.session.COMMIT_SEC", 0.05 if end == "late" else LONG_SEC)
+    monkeypatch.setattr("rollbook.interception.session.END_SEC", 0.05)
+    deciding, decided = asyncio.Event(), asyncio.Event()
+
+    async def deaf(request: Request) -> Request:
+        deciding.set()
+        while not decided.is_set():
+            try:
+                await decided.wait()
+            except asyncio.CancelledError:
+                continue
+        return request
+
+    policy = Recording(before=deaf)
+    async with ModelServer(Say()) as server:
+        session = endpoint.open(server.url, KEY, policy)
+        task = asyncio.create_task(ask(client, session.base_url))
+        await deciding.wait()
+        closing = asyncio.create_task(session.close())
+        await asyncio.sleep(0)
+        if end == "late":
+            await asyncio.wait_for(closing, LONG_SEC)
+        decided.set()
+        await asyncio.wait_for(closing, LONG_SEC)
+        assert (await task).status_code == 410
+        assert (await policy.recorded(1)).error is not None
+        assert policy.failure == "aborted"
+        assert not server.received
 
 
 async def test_closed_sessions_leave_the_others_alone(endpoint: Endpoint, client: httpx.AsyncClient) -> None:
