@@ -14,6 +14,10 @@ KEPT_SEC = 60.0
 _FAILURES_MAX = 256
 
 
+type _Repeated = tuple[bytes, bytes | None]
+"""What a repetition has in common with what it repeats: the digest, and the idempotency key if there is one."""
+
+
 class Retries:
     """The calls of one session that a retry may mean.
 
@@ -27,14 +31,16 @@ class Retries:
         self._kept: OrderedDict[Call, asyncio.TimerHandle] = OrderedDict()
         """With what ends its time; the oldest first."""
         self._kept_bytes = 0
-        self._failures: Counter[bytes] = Counter()
+        self._failures: Counter[_Repeated] = Counter()
+        """How many failed and were not asked again yet."""
 
     def find(self, incoming: Incoming) -> Call | None:
         """The call that this request repeats; None if it is a new one."""
-        if self._failures[incoming.digest] > 0:  # what it repeats is the failure
-            self._failures[incoming.digest] -= 1
+        repeated = _repeated(incoming)
+        if self._failures[repeated] > 0:  # what it repeats is the failure
+            self._failures[repeated] -= 1
             return None
-        del self._failures[incoming.digest]
+        del self._failures[repeated]
         fitting = [call for call in self._calls.get(incoming.digest, ()) if _may_repeat(incoming, call)]
         # The newest of those that wait for nobody, else the newest.
         return max(enumerate(fitting), key=lambda item: (_is_lost(item[1]), item[0]), default=(0, None))[1]
@@ -47,7 +53,7 @@ class Retries:
         """Keep a call's answer for a while, or forget a failure."""
         if call.failed:
             self._forget(call)
-            self._failures[call.incoming.digest] += 1
+            self._failures[_repeated(call.incoming)] += 1
             if len(self._failures) > _FAILURES_MAX:
                 del self._failures[next(iter(self._failures))]
             return
@@ -76,6 +82,10 @@ class Retries:
             calls.remove(call)
         if not calls:
             self._calls.pop(call.incoming.digest, None)
+
+
+def _repeated(incoming: Incoming) -> _Repeated:
+    return incoming.digest, incoming.idempotency_key
 
 
 def _may_repeat(incoming: Incoming, call: Call) -> bool:

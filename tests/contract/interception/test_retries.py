@@ -179,6 +179,27 @@ async def test_retry_of_a_failure_is_not_joined_to_its_twin(endpoint: Endpoint, 
         assert text(await twin) == "the twin's"
 
 
+async def test_failure_of_one_key_does_not_have_the_retry_of_another_sampled_again(
+    endpoint: Endpoint, client: httpx.AsyncClient
+) -> None:
+    gate = asyncio.Event()
+    policy = Recording()
+    async with ModelServer(Say("the first's", gate=gate), Status(429), Say("the second's")) as server:
+        session = endpoint.open(server.url, KEY, policy)
+        first = asyncio.create_task(post(client, session, {"Idempotency-Key": "a"}))
+        await server.wait_for(1)
+        assert (await post(client, session, {"Idempotency-Key": "b"})).status_code == 429
+        await hang_up(first)
+        await until_waiting(session, 0)
+        again = asyncio.create_task(post(client, session, {"Idempotency-Key": "a", **RETRY}))
+        await until_waiting(session, 1)
+        gate.set()
+        assert text(await again) == "the first's"
+        assert text(await post(client, session, {"Idempotency-Key": "b", **RETRY})) == "the second's"
+        assert len(server.received) == 3
+    assert [call.error is None for call in policy.calls] == [False, True, True]
+
+
 async def test_call_nobody_comes_back_for_ends_and_is_recorded_as_aborted(client: httpx.AsyncClient) -> None:
     endpoint = Endpoint(orphan_sec=0.05)
     await endpoint.start()
