@@ -131,8 +131,11 @@ async def shared_endpoint() -> Endpoint:
 async def close_shared_endpoint() -> None:
     """Close the running loop's endpoint if there is one."""
     starting = _shared.pop(asyncio.get_running_loop(), None)
-    if starting is not None:
-        await (await starting).close()
+    if starting is None:
+        return
+    await asyncio.wait([starting])  # which leaves it alone where the caller is cancelled: others wait for it too
+    if not _is_spent(starting):
+        await starting.result().close()
 
 
 async def _started() -> Endpoint:

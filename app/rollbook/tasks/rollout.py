@@ -331,13 +331,15 @@ class Rollout:
         opened, self._state = self._state != "new", "closed"
         try:
             if await self._at_work.end():
-                self._record(_closed_at_work(set_up="agent" in self._stages.open))
+                agent_ran = "agent" in self._stages.open
+                stage, what = ("agent", "its agent ran") if agent_ran else ("setup", "it was opened")
+                self._record(_ended(stage, "Closed", f"the rollout was closed while {what}"))
             with self._at_work:
                 await self._wind_down()
                 if scored and opened and not self._failed and not self._borrowed_is_stopped():
                     await self._finalize_and_score()
         except EndedByAnother:
-            log.info("rollout %s was aborted while it was closed", self.trace.rollout_id)
+            self._record(_ended("scoring", "Aborted", "the rollout was aborted while it was closed"))
         except BaseException:
             self._failed = True
             await self._free(saving=True)
@@ -506,7 +508,6 @@ def _packed(written: bytes) -> str:
     return base64.b64encode(zlib.compress(written, COMPRESSION)).decode("ascii")
 
 
-def _closed_at_work(*, set_up: bool) -> TraceError:
-    stage, what = ("agent", "its agent ran") if set_up else ("setup", "it was opened")
-    message = f"the rollout was closed while {what}"
-    return TraceError(stage=stage, type="Closed", message=message, category=RolloutErrorCategory.INTERNAL_ERROR.value)
+def _ended(stage: str, kind: str, message: str) -> TraceError:
+    """The entry for an end that another task brought about; nothing is learned of the agent by it."""
+    return TraceError(stage=stage, type=kind, message=message, category=RolloutErrorCategory.INTERNAL_ERROR.value)

@@ -290,6 +290,17 @@ async def test_closed_endpoint_leaves_no_task_and_no_connection(client: httpx.As
         endpoint.open("http://127.0.0.1:1", None, policy)
 
 
+async def test_cancelled_close_of_a_shared_endpoint_that_starts_leaves_it_to_those_who_wait() -> None:
+    waiting = asyncio.create_task(shared_endpoint())
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(close_shared_endpoint())
+    await asyncio.sleep(0)
+    closing.cancel()
+    endpoint = await waiting
+    assert closing.cancelled() is endpoint.running
+    await endpoint.close()
+
+
 async def test_shared_endpoint_is_one_until_it_is_closed() -> None:
     try:
         first, second = await asyncio.gather(shared_endpoint(), shared_endpoint())

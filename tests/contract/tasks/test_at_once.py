@@ -121,6 +121,7 @@ async def test_close_that_is_aborted_by_another_task_gives_up_the_scores_and_ret
         check_over(rollout, stage)
         trace = await closing
     assert not trace.ok
+    assert [error.message for error in trace.errors] == ["the rollout was aborted while it was closed"]
     assert trace.num_turns == 1
     check_over(rollout, stage)
 
