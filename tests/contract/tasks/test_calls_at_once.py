@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from rollbook.interception.messages import Request
+from rollbook.interception.messages import Request, Response
 from rollbook.sdk.values import MessageDict
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.hooks import intercept, stop
@@ -17,7 +17,7 @@ from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.task import Task
 from rollbook.traces.trace import Trace
 from tests.contract.tasks.playing import SAID, WAIT_SEC, Acting, Agent, Got, Stage, played
-from tests.support.model_server import ModelServer, Received, Say, Status
+from tests.support.model_server import Hang, ModelServer, Received, Say, Status
 
 
 def asks(number: int) -> list[MessageDict]:
@@ -132,6 +132,57 @@ async def test_last_turn_is_left_to_a_call_that_waits_while_another_that_fails_h
     assert statuses == [500, 200]
     assert trace.errors == []
     assert (trace.num_turns, trace.stop_condition) == (1, None)
+
+
+async def test_call_that_waits_for_the_last_turn_ends_with_the_rollout(stage: Stage) -> None:
+    async def play(agent: Agent) -> None:
+        first = asyncio.ensure_future(agent.call(asks(1)))
+        await model.wait_for(1)
+        second = asyncio.ensure_future(agent.call(asks(2)))
+        await stage.until_waiting(2)
+        waiting.set()
+        await asyncio.gather(first, second)
+
+    waiting = asyncio.Event()
+    async with ModelServer(Hang()) as model, asyncio.timeout(WAIT_SEC):
+        rollout = stage.rollout(model, Acting(play), limits=RolloutLimits(max_turns=1))
+        await rollout.open()
+        step = asyncio.create_task(rollout.step())
+        await waiting.wait()
+        trace = await rollout.close()
+        assert await step is False
+        assert len(model.received) == 1
+    assert [call.error.kind if call.error else None for call in trace.calls] == ["aborted"]
+    assert trace.stop_condition is None
+    assert stage.left_behind == []
+
+
+async def test_call_that_waits_for_the_last_turn_is_refused_where_a_stop_ends_the_exchange(stage: Stage) -> None:
+    gate = asyncio.Event()
+
+    class Enough(Task[TaskData]):
+        @stop
+        def enough(self, request: Request) -> bool:
+            return request.messages[-1]["content"] == "enough"
+
+        @stop
+        def said_enough(self, response: Response) -> bool:
+            return response.message["content"] == "enough"
+
+    async def play(agent: Agent) -> None:
+        async with asyncio.timeout(WAIT_SEC):
+            first = asyncio.ensure_future(agent.call(asks(1)))
+            await model.wait_for(1)
+            others = [asyncio.ensure_future(agent.call(asks(number))) for number in (2, 3)]
+            await stage.until_waiting(3)
+            gate.set()
+            assert [(await call).error for call in (first, *others)] == ["rollout stopped: said_enough"] * 3
+
+    async with ModelServer(Say("enough", gate=gate)) as model:
+        trace = await played(stage.rollout(model, Acting(play), task=Enough(), limits=RolloutLimits(max_turns=1)))
+        assert len(model.received) == 1
+    assert trace.errors == []
+    assert (trace.num_turns, trace.stop_condition) == (1, "said_enough")
 
 
 @pytest.mark.parametrize("count", [2, 5])
