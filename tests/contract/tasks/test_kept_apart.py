@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -12,8 +13,11 @@ from rollbook.sdk.values import MessageDict
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.hooks import intercept
 from rollbook.tasks.limits import RolloutLimits
+from rollbook.tasks.rollout import Rollout
+from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.task import Task
 from rollbook.traces.storage import dumps
+from rollbook.traces.trace import Trace
 from tests.contract.tasks.playing import WAIT_SEC, Acting, Agent, Stage, ask_once, played
 from tests.support.model_server import ModelServer, Raw, Say
 
@@ -80,3 +84,48 @@ async def test_message_that_a_user_says_again_with_another_text_changes_none_tha
     assert sent[1:] == ["first", "ok", "second"]
     assert trace.ok
     assert len(trace.branches) == 1
+
+
+async def test_interceptor_that_changes_an_earlier_message_at_a_users_turn_breaks_a_rule(stage: Stage) -> None:
+    class Louder(Task[TaskData]):
+        @intercept
+        def shout(self, request: Request) -> None:
+            for message in request.messages:
+                if message["role"] == "user":
+                    message["content"] += "!"
+
+    async with ModelServer(default=Say("ok")) as model:
+        rollout = stage.rollout(model, Acting(ask_once), task=Louder())
+        assert await rollout.open()
+        assert await rollout.step()
+        assert await rollout.step([{"role": "user", "content": "And?"}]) is False
+        trace = await rollout.close()
+        assert len(model.received) == 1, "what was said before was said otherwise"
+    [error] = trace.errors
+    assert "@intercept Louder.shout changed message 0, which an earlier turn has seen" in error.message
+
+
+async def test_what_a_harness_sets_on_itself_stays_with_its_rollout(stage: Stage) -> None:
+    class Keeps(Acting):
+        notes: tuple[str, ...] = ()
+
+        async def setup(self, runtime: Runtime, data: TaskData) -> None:
+            self.notes = (*self.notes, data.id)
+
+        def measurements(self) -> Mapping[str, float]:
+            return {f"of {name}": 1.0 for name in self.notes}
+
+    harness = Keeps(ask_once)
+    async with ModelServer(default=Say()) as model:
+        rollouts = [stage.rollout(model, harness, data=TaskData(id=name, prompt="Go.")) for name in ("one", "other")]
+        for rollout in rollouts:
+            assert await rollout.open()
+        traces = [await played_on(rollout) for rollout in rollouts]
+    assert [trace.metrics for trace in traces] == [{"of one": 1.0}, {"of other": 1.0}]
+    assert harness.notes == ()
+
+
+async def played_on(rollout: Rollout) -> Trace:
+    """One step of an open rollout, then close."""
+    assert await rollout.step()
+    return await rollout.close()

@@ -1,17 +1,18 @@
-"""What is told beside a task's own scores: the calls of its judges, and what a harness measured by itself."""
+"""What is told beside a task's own scores: calls of judges, what a harness measured, what a cut scoring left."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import pytest
 
-from rollbook.tasks.data import TaskData
-from rollbook.tasks.hooks import metric
+from rollbook.tasks.data import TaskData, Timeouts
+from rollbook.tasks.hooks import metric, reward
 from rollbook.tasks.judge import Judge
 from rollbook.tasks.task import Task
-from rollbook_client.events import MetricRecorded, ModelCalled
-from tests.contract.tasks.playing import Acting, Stage, ask_once, played
+from rollbook_client.events import MetricRecorded, ModelCalled, RewardRecorded
+from tests.contract.tasks.playing import PROMPT, Acting, Stage, ask_once, played
 from tests.support.model_server import ModelServer, Say, Status
 
 
@@ -52,3 +53,22 @@ async def test_what_a_harness_measures_replaces_no_metric_of_the_task(stage: Sta
         ("unsaid", None),
         ("steps", 4.0),
     ]
+
+
+async def test_scores_of_a_scoring_that_took_too_long_are_told_with_those_that_never_came(stage: Stage) -> None:
+    class Stuck(Task[TaskData]):
+        @metric
+        def quick(self) -> float:
+            return 1.0
+
+        @reward
+        async def stuck(self) -> float:
+            await asyncio.Event().wait()
+            return 1.0
+
+    data = TaskData(id="t-1", prompt=PROMPT, timeouts=Timeouts(scoring=0.1))
+    async with ModelServer(default=Say()) as model:
+        trace = await played(stage.rollout(model, task=Stuck(), data=data))
+    assert not trace.ok
+    assert [(event.name, event.value) for event in stage.tells(MetricRecorded)] == [("quick", 1.0)]
+    assert [(event.name, event.value) for event in stage.tells(RewardRecorded)] == [("stuck", None)]
