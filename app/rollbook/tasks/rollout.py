@@ -33,7 +33,7 @@ from rollbook.tasks.runtimes.base import Runtime, made_by
 from rollbook.tasks.runtimes.homes import in_thread
 from rollbook.tasks.scoring import check_scores, score
 from rollbook.tasks.task import Task
-from rollbook.tasks.theirs import done, run_shared, run_theirs
+from rollbook.tasks.theirs import done, run_shared, run_theirs, telling
 from rollbook.tasks.timing import Stage, Stages
 from rollbook.tasks.toolsets import ToolsetIndex
 from rollbook.tasks.turns import Turns
@@ -105,11 +105,11 @@ class Rollout:
         self._url, self._api_key = chat_completions_url, api_key
         self._user = user
         self._endpoint = endpoint
-        self._listener = tell
+        self._tell = tell = telling(tell, rollout_id=self.trace.rollout_id)
         self._given = Given(owner=self._task, data=data, trace=self.trace, state=self._task.state)
         self._tools = ToolsetIndex([toolset.bound(self._given) for toolset in self._task.toolsets])
-        self._turns = Turns(self._given, task.hooks, limits=checked_limits(limits), tell=self._tell)
-        self._stages = Stages(self.trace, self._tell)
+        self._turns = Turns(self._given, task.hooks, limits=checked_limits(limits), tell=tell)
+        self._stages = Stages(self.trace, tell)
         self._budget = CumulativeBudget(data.timeouts.agent, clock=clock)
         self._session: Session | None = None
         self._prompt: list[MessageDict] = []
@@ -471,12 +471,6 @@ class Rollout:
         """Take no further step; what another task has closed stays so."""
         if self._state == "open":
             self._state = "over"
-
-    def _tell(self, event: Event) -> None:
-        try:
-            self._listener(event)
-        except Exception:  # the rollout is worth more than that somebody hears of it
-            log.exception("rollout %s: its %s could not be told", self.trace.rollout_id, event.TYPE)
 
     # What went wrong
 

@@ -1,17 +1,21 @@
-"""Running a stage of a rollout that is code of others: under its deadline, and not for ever where that is ignored."""
+"""Running code of others in a rollout: under its deadline, not for ever where that is ignored, and without harm."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
 
 from rollbook.backends.failures import Failure
 from rollbook.backends.stage import StageError, run_stage
 from rollbook.tasks.budget import SharedDeadline
 from rollbook.tasks.patience import patiently
+from rollbook_client.events import Event
 from rollbook_client.statuses import RolloutErrorCategory
 
-__all__ = ["done", "run_shared", "run_theirs"]
+__all__ = ["done", "run_shared", "run_theirs", "telling"]
+
+log = logging.getLogger(__name__)
 
 
 async def run_shared(deadline: SharedDeadline, who: str, step: Callable[[], Awaitable[None]]) -> None:
@@ -36,3 +40,15 @@ async def done(returned: Awaitable[None] | None) -> None:
     """Wait for what a method of the task returned: one that is not async has nothing to wait for."""
     if inspect.isawaitable(returned):
         await returned
+
+
+def telling(listener: Callable[[Event], None], *, rollout_id: str) -> Callable[[Event], None]:
+    """Tells a listener, and writes to the log what that raises: the rollout is worth more than that it is heard of."""
+
+    def tell(event: Event) -> None:
+        try:
+            listener(event)
+        except Exception:
+            log.exception("rollout %s: its %s could not be told", rollout_id, event.TYPE)
+
+    return tell

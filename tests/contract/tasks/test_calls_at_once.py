@@ -163,11 +163,11 @@ async def test_call_that_waits_for_the_last_turn_is_refused_where_a_stop_ends_th
     class Enough(Task[TaskData]):
         @stop
         def enough(self, request: Request) -> bool:
-            return request.messages[-1]["content"] == "enough"
+            return bool(request.messages[-1]["content"] == "enough")
 
         @stop
         def said_enough(self, response: Response) -> bool:
-            return response.message["content"] == "enough"
+            return bool(response.message["content"] == "enough")
 
     async def play(agent: Agent) -> None:
         async with asyncio.timeout(WAIT_SEC):
