@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import socket
 import threading
@@ -26,7 +25,7 @@ from rollbook.ledger.schema import SchemaError
 from rollbook.ledger.secrets import SecretKeyError
 from rollbook.ledger.urls import DatabaseUrlError
 from rollbook.settings import ApiSettings
-from rollbook.tuning import spare_the_collector
+from rollbook.tuning import allow_many_files, spare_the_collector
 
 from .answers import error_answer
 from .app import build_app
@@ -147,7 +146,7 @@ def run_api(
     if lifeline_fd is not None:
         threading.Thread(target=_end_with_parent, args=(lifeline_fd,), name="lifeline", daemon=True).start()
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    _allow_many_connections()
+    allow_many_files()  # each parked poll is one
     spare_the_collector()
     try:
         with (
@@ -218,13 +217,6 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host} port {port} ({error.strerror}); choose another --host or --port"
         ) from error
     return listener
-
-
-def _allow_many_connections() -> None:
-    # Each parked poll is an open file, and the usual soft limit of 1,024 is low; the hard limit is ours to use.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _end_with_parent(lifeline_fd: int) -> None:

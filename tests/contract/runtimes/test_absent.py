@@ -52,9 +52,10 @@ def test_absent_system_tool_is_an_error_that_names_its_package(
         find_tools()
 
 
-async def test_forbidden_namespaces_are_an_error_that_says_what_to_allow() -> None:
+async def test_forbidden_namespaces_are_an_error_that_says_what_to_allow(tmp_path: Path) -> None:
     keeper = Keeper(
-        lambda status: ["/bin/sh", "-c", "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"]
+        lambda status: ["/bin/sh", "-c", "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"],
+        home=tmp_path,
     )
     with pytest.raises(RuntimeUnavailableError, match=r"No permissions to create.*user\.max_user_namespaces"):
         await keeper.come_up()

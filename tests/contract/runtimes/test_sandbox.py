@@ -5,16 +5,21 @@ import importlib.util
 import os
 import shutil
 import signal
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from rollbook.tasks.runtimes import BubblewrapRuntime, RuntimeFailedError, RuntimeUnavailableError, UnsafePathError
+from rollbook.tasks.runtimes.bubblewrap import MAX_PROCESSES
+from rollbook.tasks.runtimes.homes import sweep
 from rollbook.tasks.runtimes.lifetime import OwnedRuntime
 from tests.support.processes import until
 from tests.support.runtimes import (
     NOBODY,
+    executable,
     first_process,
     open_folder,
     running,
@@ -301,3 +306,84 @@ async def test_sandbox_ends_with_its_owner(parent: Path) -> None:
         owner.kill()
         await owner.wait()
     await until(lambda: not running(sleep) and not running(str(parent)), what="the end of the sandbox")
+
+
+STARTER = """
+import asyncio, sys
+from pathlib import Path
+from rollbook.tasks.runtimes import BubblewrapRuntime
+
+asyncio.run(BubblewrapRuntime(parent=Path(sys.argv[1]), shown=sys.argv[2:]).start())
+"""
+
+
+@pytest.mark.parametrize("shows", [False, True])
+async def test_what_a_killed_owner_leaves_of_a_sandbox_that_it_made_is_swept(
+    parent: Path, tmp_path: Path, *, shows: bool
+) -> None:
+    sleep = unique_sleep()
+    with open_folder("tools") as tools:
+        # Stays as bubblewrap does in that moment: no longer anybody's child, and not yet bound to end with anyone.
+        executable(tools / "bwrap", f"#!/bin/sh\ncd /\n{sleep} &\nwait\n")
+        owner = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(STARTER), str(parent), *([str(tmp_path)] if shows else [])],
+            env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
+        )
+        try:
+            await until_running(sleep)
+        finally:
+            owner.kill()
+            owner.wait()
+        assert running(sleep) != []
+        assert len(await sweep(parent)) == 1
+        assert running(sleep) == []
+        assert running(str(tools)) == []
+    assert list(parent.iterdir()) == []
+
+
+async def test_closed_root_folder_lets_no_command_start_and_is_the_programs_own_doing(runtime: OwnedRuntime) -> None:
+    assert (await runtime.run(["chmod", "0", "/"])).exit_code == 0
+    done = await runtime.run("echo never")
+    assert (done.exit_code, done.stdout) == (126, b"")
+    assert done.stderr.startswith(b"programs in the runtime kept the command from being started: ")
+    assert b"Permission denied" in done.stderr
+
+
+async def test_closed_working_folder_is_told(runtime: OwnedRuntime) -> None:
+    assert (await runtime.run(["chmod", "0", "/work"])).exit_code == 0
+    done = await runtime.run("echo never")
+    assert (done.exit_code, done.stderr) == (
+        126,
+        b"the command was not started: the folder /work may not be entered\n",
+    )
+
+
+async def test_program_that_kills_whatever_comes_is_no_fault_of_the_machine(runtime: OwnedRuntime) -> None:
+    await runtime.run("setsid -f sh -c 'while :; do kill -KILL -1; done' 2>/dev/null")
+    for _ in range(1_000):
+        done = await runtime.run("true")
+        if b"kept the command from being started: killed by signal 9" in done.stderr:
+            break
+    assert done.exit_code == 137
+
+
+async def test_limit_that_this_machine_does_not_give_is_a_fault_of_its_own(parent: Path) -> None:
+    script = """
+import asyncio, sys
+from pathlib import Path
+from rollbook.tasks.runtimes import BubblewrapRuntime
+
+async def main():
+    runtime = BubblewrapRuntime(parent=Path(sys.argv[1]))
+    await runtime.start()
+    try:
+        await runtime.run("true")
+    finally:
+        await runtime.stop()
+
+asyncio.run(main())
+"""
+    # By one: programs run all the same, where no sandbox asks for more.
+    prlimit = ["prlimit", f"--nproc={MAX_PROCESSES - 1}:{MAX_PROCESSES - 1}", "--"]
+    done = subprocess.run([*prlimit, sys.executable, "-c", script, str(parent)], capture_output=True, timeout=60)
+    assert b"RuntimeFailedError: the command was not started (exit code 1): prlimit:" in done.stderr

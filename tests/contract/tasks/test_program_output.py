@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from rollbook.tasks.task import Task
 from rollbook.traces.storage import dumps, loads
 from rollbook.traces.trace import Trace
 from tests.contract.tasks.playing import Stage, played
+from tests.support.processes import until
 
 
 def kept(trace: Trace) -> dict[str, Any]:
@@ -29,6 +31,19 @@ async def test_output_of_a_program_is_kept_however_it_ended(stage: Stage, code: 
     command = f"echo planned; echo careful >&2; exit {code}"
     trace = await played(stage.rollout(None, ProgramHarness(command)))
     assert kept(trace) == {"exit_code": code, "stdout": "planned", "stderr": "careful"}
+
+
+async def test_output_of_a_program_that_was_cut_off_is_kept(stage: Stage) -> None:
+    """Its deadline does it in this way."""
+    harness = ProgramHarness("echo planned; echo careful >&2; touch written; sleep 1000; true")
+    rollout = stage.rollout(None, harness)
+    assert await rollout.open()
+    step = asyncio.create_task(rollout.step())
+    await until((stage.runtimes[0].folder / "written").exists, what="what it writes first")
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    assert kept(await rollout.close()) == {"exit_code": 137, "stdout": "planned", "stderr": "careful"}
 
 
 async def test_output_is_there_when_the_rollout_is_scored(stage: Stage) -> None:

@@ -30,6 +30,7 @@ from rollbook.scheduler.wire import (
     ToRunner,
 )
 from rollbook.supervisor import EX_CONFIG
+from rollbook.tuning import allow_many_files
 
 from .executor import Executor
 from .logs import SecretRegistry, log_scrubbed, scrub_streams
@@ -49,6 +50,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, lambda _number, _frame: None)
     if settings.memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_AS, (settings.memory_bytes, settings.memory_bytes))
+    allow_many_files()  # the connections of all its programs and models are
     secrets = SecretRegistry()
     log_scrubbed(secrets, process="runner", stream=sys.stderr)
     scrub_streams(secrets)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 from rollbook.sdk.values import MessageDict, shown
 from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError
 from rollbook.tasks.harnesses.written import Written, is_secret
-from rollbook.tasks.runtimes.base import Runtime
+from rollbook.tasks.runtimes.base import Completed, Runtime
 
 __all__ = ["ProgramHarness"]
 
@@ -87,9 +87,15 @@ class ProgramHarness(Harness):
             "model": self.model or exchange.model,
         }
         env = self._environment(exchange, values) | tools | self.env
-        ended = await runtime.run(self._command(values), env=env, cwd=self.cwd)
-        written = Written(ended, secrets=self._secrets(exchange))
-        written.keep(exchange.info)
+        secrets = self._secrets(exchange)
+
+        def keep(ended: Completed) -> Written:
+            written = Written(ended, secrets=secrets)
+            written.keep(exchange.info)
+            return written
+
+        ended = await runtime.run(self._command(values), env=env, cwd=self.cwd, on_cut=keep)
+        written = keep(ended)
         if ended.exit_code:
             raise HarnessError(self._how_it_ended(written, runtime))
         return None

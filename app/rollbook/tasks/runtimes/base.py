@@ -22,7 +22,8 @@ class Completed(Struct, frozen=True):
     """How a command ended."""
 
     exit_code: int
-    """128 + n where signal n ended it, 127 where there is no such program, as shells have it."""
+    """128 + n where signal n ended it, 127 where there is no such program, 126 where it cannot be started, as shells
+    have it."""
     stdout: bytes = b""
     """The end of it, up to the runtime's `output_limit_bytes`."""
     stderr: bytes = b""
@@ -94,16 +95,20 @@ class Runtime(ABC):
         cwd: str | None = None,
         stdin: bytes | None = None,
         timeout_sec: float | None = None,
+        on_cut: Callable[[Completed], object] | None = None,
     ) -> Completed:
         """Run a command to its end; text is one for ``/bin/sh``.
 
         It sees the variables of the runtime and of `env`, never those of this process, and starts in `cwd` (from
         `workdir` on). Its input is `stdin`, or empty. It is over when its first process has ended: servers that it
         left behind run on, until `stop`. When the time is over or this call is cancelled, its process group is
-        killed.
+        killed. In the latter case `on_cut` is called with what it wrote until then.
+
+        What programs do never raises: where they removed `cwd`, closed it or keep others from starting, and where the
+        command is longer than the system takes, the exit code is 126 and the error output says so.
 
         Raises:
-            RuntimeFailedError: it could not be started: no such `cwd`, too long a command, a broken runtime.
+            RuntimeFailedError: it could not be started, for the runtime is broken or the machine is short of something.
             RuntimeStoppedError: the runtime is not started, or stopped, or was stopped meanwhile.
         """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rollbook.tasks.data import NetworkPolicy
@@ -56,8 +56,9 @@ class BorrowedRuntime(Runtime):
         cwd: str | None = None,
         stdin: bytes | None = None,
         timeout_sec: float | None = None,
+        on_cut: Callable[[Completed], object] | None = None,
     ) -> Completed:
-        return await self._lent().run(command, env=env, cwd=cwd, stdin=stdin, timeout_sec=timeout_sec)
+        return await self._lent().run(command, env=env, cwd=cwd, stdin=stdin, timeout_sec=timeout_sec, on_cut=on_cut)
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         await self._lent().write(path, data, mode=mode)

@@ -17,7 +17,7 @@ from rollbook.tasks.errors import RuntimeStoppedError
 
 from .absent import why_absent
 from .errors import RuntimeFailedError, RuntimeUnavailableError, UnsafePathError, UnsupportedNetworkError
-from .forwarding import Forward, listen_inside
+from .forwarding import Forwards, listen_inside, most_connections
 from .homes import Home, in_thread
 from .keeper import Keeper
 from .leftovers import end_all, processes_where
@@ -90,7 +90,7 @@ class BubblewrapRuntime(OwnedRuntime):
         self._shown = tuple(map(Path, shown))
         self._max_processes = max_processes
         self._user = user if os.geteuid() == 0 else None
-        self._forwards: dict[int, Forward] = {}
+        self._forwards = Forwards(most_connections())
         self._keeper: Keeper | None = None
 
     @classmethod
@@ -184,16 +184,48 @@ class BubblewrapRuntime(OwnedRuntime):
         }
 
     def _command(self, launch: Sequence[str]) -> list[str]:
+        return self._entering(launch)
+
+    def _entering(self, launch: Sequence[str], *, rights: bool = False) -> list[str]:
         self._check_health()
         assert self._keeper is not None
-        inside = enter(self._tools, self._keeper.first, launch, network=self._open, processes=self._max_processes)
+        inside = enter(
+            self._tools,
+            self._keeper.first,
+            launch,
+            network=self._open,
+            processes=self._max_processes,
+            rights=rights,
+        )
         return [*as_user(self._tools, self._user), *inside]
+
+    async def _programs_keep_out(self, process: HostProcess) -> bool:
+        """They may kill it, as who it runs as, and take from everybody but a capable one the right to enter ``/``.
+
+        What tells that from a fault of the machine is whether a command with all rights in there goes the same way.
+        """
+        if process.signalled or self.stopped or not self._alive:
+            return process.signalled
+        tried = HostProcess(self._entering(self._launch(["/bin/true"], "/"), rights=True), env={}, cwd="/")
+        self._running.add(tried)
+        try:
+            await tried.wait()
+        except BaseException:
+            await self._end(tried)
+            raise
+        finally:
+            self._let_go(tried)
+        return tried.signalled or tried.exit_code == 0
 
     def _kill(self, process: HostProcess) -> None:
         process.kill_below()
 
+    @property
+    def _alive(self) -> bool:
+        return self._keeper is not None and self._keeper.alive
+
     def _check_health(self) -> None:
-        if self._keeper is None or not self._keeper.alive:
+        if not self._alive:
             raise RuntimeFailedError("the sandbox is gone; its first process may have been killed from outside")
 
     async def _come_up(self, home: Home) -> None:
@@ -214,9 +246,11 @@ class BubblewrapRuntime(OwnedRuntime):
             lambda status: mounted(
                 mounts,
                 [*as_user(self._tools, self._user), *make(self._tools, root, etc=etc, shown=shown, status=status)],
-            )
+            ),
+            home=home.path,
         )
         self._undo.push_async_callback(self._end_sandbox, keeper)
+        self._undo.push_async_callback(self._forwards.stop)
         await keeper.come_up()
         self._keeper = keeper
 
@@ -227,9 +261,9 @@ class BubblewrapRuntime(OwnedRuntime):
             await self._end_running()  # those outside who waited for them
 
     async def _forward(self, targets: Mapping[int, tuple[str, int]]) -> None:
-        new = [port for port in targets if port not in self._forwards]
-        for port in targets.keys() - set(new):
-            self._forwards[port].target = targets[port]
+        known = self._forwards.targets
+        new = [port for port in targets if port not in known]
+        known.update({port: target for port, target in targets.items() if port in known})
         if not new:
             return
         self._check_health()
@@ -240,10 +274,7 @@ class BubblewrapRuntime(OwnedRuntime):
                 listener.close()
             raise RuntimeStoppedError("the runtime was stopped while its network was set")
         for port, listener in zip(new, listeners, strict=True):
-            self._forwards[port] = Forward(listener, targets[port])
-            self._undo.push_async_callback(self._forwards[port].stop)
-        for port in new:
-            await self._forwards[port].start()
+            self._forwards.serve(port, listener, targets[port])
 
     def _make_etc(self, etc: Path) -> None:
         _make_folder(etc, mode=0o755)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from .errors import RuntimeFailedError, RuntimeUnavailableError
+from .leftovers import HOME_VARIABLE
 from .processes import HostProcess
 
 __all__ = ["Keeper"]
@@ -22,15 +23,19 @@ _STATUS_BYTES = 4096
 class Keeper:
     """Made before the sandbox is up, so that it can be stopped whatever became of it."""
 
-    def __init__(self, make: Callable[[int], Sequence[str]]) -> None:
+    def __init__(self, make: Callable[[int], Sequence[str]], *, home: Path) -> None:
         """Start it. `make` gives the command, told which descriptor it reports to.
+
+        It carries the mark of `home` from its first moment to its last: bubblewrap ends with this process only once
+        it has come so far as to ask for that, and what a killed one leaves before has nothing else to be known by.
 
         Raises:
             RuntimeFailedError: the command could not be started.
         """
         self._status, theirs = os.pipe()
         try:
-            self._process = HostProcess(make(theirs), env={"PATH": os.defpath}, cwd="/", descriptors=[theirs])
+            env = {"PATH": os.defpath, HOME_VARIABLE: str(home)}
+            self._process = HostProcess(make(theirs), env=env, cwd="/", descriptors=[theirs])
         except BaseException:
             os.close(self._status)
             raise

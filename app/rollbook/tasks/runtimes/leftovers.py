@@ -14,7 +14,8 @@ from .errors import RuntimeFailedError
 __all__ = ["HOME_VARIABLE", "end_all", "end_processes_of", "processes_of", "processes_where"]
 
 HOME_VARIABLE = "ROLLBOOK_RUNTIME_HOME"
-"""Names the runtime's home to every program in it, so that what one left behind is known by its environment."""
+"""Names the runtime's home to what it starts, so that what was left behind is known by its environment: every program
+of a folder, and what makes and keeps a sandbox, with which all that is in it ends."""
 
 PROC = Path("/proc")
 _LIMIT_SEC = 10.0

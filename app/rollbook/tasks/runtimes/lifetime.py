@@ -9,7 +9,7 @@ import posixpath
 import shlex
 import signal
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -17,32 +17,43 @@ from rollbook.backends.limiter import Slots
 from rollbook.tasks.checks import check_whole
 from rollbook.tasks.data import Resources
 from rollbook.tasks.errors import RuntimeStoppedError
+from rollbook.tuning import former_file_limit
 
 from .base import READ_LIMIT_BYTES, Completed, Runtime
 from .errors import RuntimeFailedError, RuntimeUnavailableError
 from .files import parts_below, read_file, write_file
 from .homes import Home, default_parent, in_thread, sweep
 from .output import OUTPUT_LIMIT_BYTES
-from .processes import HostProcess
+from .processes import CommandTooLongError, HostProcess
 
 __all__ = ["LAUNCH", "OwnedRuntime"]
 
 log = logging.getLogger(__name__)
 
 LAUNCH = r"""
-cd -- "$1" || exit 125
 [ "$2" = - ] || ulimit -v "$2" || exit 125
-shift 2
+[ "$3" = - ] || ulimit -S -n "$3" || exit 125
+cd -- "$1" 2>/dev/null || {
+    why='is not there'
+    [ ! -L "$1" ] && [ ! -e "$1" ] || why='is no folder'
+    [ ! -d "$1" ] || why='may not be entered'
+    printf '\006the command was not started: the folder %s %s\n' "$1" "$why" >&2
+    exit 126
+}
+shift 3
 printf '\006' >&2
 eval "exec /usr/bin/env -i $LAUNCH_ENV \"\$@\""
 """
-"""A shell's way into a command: folder, memory limit (KiB, or -), then the command itself.
+"""A shell's way into a command: folder, memory limit (KiB, or -), limit on open files (or -), then the command itself.
 
-What it writes just before is how a command that fails is told from one that was never started. The command's variables
+What it writes just before is how a command that fails is told from one that was never started. Where there is no such
+folder it has failed: programs may have removed it, and nothing of the runtime is broken. The command's variables
 come as the text of one, so that none has a meaning for those who start it: in a sandbox they still have rights, which
 ``LD_PRELOAD`` would give away; and beside a command line they can be read by nobody else.
 """
 
+_CANNOT_BE_STARTED = 126
+"""As shells have it."""
 _ENDING_SEC = 5.0
 """How long a killed command may take to be gone before a cancelled call stops waiting for it."""
 _STOPPED_MEANWHILE = "the runtime was stopped while it started"
@@ -114,17 +125,21 @@ class OwnedRuntime(Runtime):
         cwd: str | None = None,
         stdin: bytes | None = None,
         timeout_sec: float | None = None,
+        on_cut: Callable[[Completed], object] | None = None,
     ) -> Completed:
         self._check()
         marks = self._marks()
         variables = self._variables() | self._env | dict(env) | marks
-        process = HostProcess(
-            self._command(self._launch(command, cwd)),
-            env={"LAUNCH_ENV": _as_words(variables), **marks},
-            stdin=stdin,
-            cwd="/",  # the launcher goes on from there; programs are told of no folder of this process's
-            limit=self._limit,
-        )
+        try:
+            process = HostProcess(
+                self._command(self._launch(command, cwd)),
+                env={"LAUNCH_ENV": _as_words(variables), **marks},
+                stdin=stdin,
+                cwd="/",  # the launcher goes on from there; programs are told of no folder of this process's
+                limit=self._limit,
+            )
+        except CommandTooLongError as error:  # it may hold what a program said
+            return Completed(_CANNOT_BE_STARTED, stderr=f"{error}\n".encode())
         self._running.add(process)
         timed_out = False
         try:
@@ -138,23 +153,25 @@ class OwnedRuntime(Runtime):
                 await self._end(process)
             except RuntimeFailedError:
                 log.exception("A cancelled command goes on")
+            else:
+                if on_cut is not None:
+                    on_cut(_completed(process))
             raise
         finally:
             self._let_go(process)
+        kept_out = not process.started and not timed_out
+        by_programs = kept_out and await self._programs_keep_out(process)
         if self.stopped:
             raise RuntimeStoppedError("the runtime was stopped while a command ran in it")
         self._check_health()
-        if not process.started and not timed_out:
-            said = process.stderr.data.decode(errors="replace").strip()
+        if not kept_out:
+            return _completed(process, timed_out=timed_out)
+        said = process.stderr.data.decode(errors="replace").strip()
+        if not by_programs:
             raise RuntimeFailedError(f"the command was not started (exit code {process.exit_code}): {said}")
-        return Completed(
-            exit_code=process.exit_code,
-            stdout=process.stdout.data,
-            stderr=process.stderr.data,
-            timed_out=timed_out,
-            stdout_dropped=process.stdout.dropped,
-            stderr_dropped=process.stderr.dropped,
-        )
+        code = process.exit_code if process.signalled else _CANNOT_BE_STARTED
+        how = f"killed by signal {code - 128}" if process.signalled else said
+        return Completed(code, stderr=f"programs in the runtime kept the command from being started: {how}\n".encode())
 
     def _launch(self, command: Sequence[str] | str, cwd: str | None) -> list[str]:
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
@@ -163,8 +180,10 @@ class OwnedRuntime(Runtime):
         if "=" in words[0]:  # `env` would take it for a variable
             words = ["/bin/sh", "-c", 'exec "$@"', "sh", *words]
         memory = self._resources.memory_mb
-        limit = "-" if memory is None else str(memory * 1024)
-        return ["/bin/sh", "-c", LAUNCH, "sh", posixpath.join(self.workdir, cwd or ""), limit, *words]
+        files = former_file_limit()
+        limits = ["-" if memory is None else str(memory * 1024), "-" if files is None else str(files)]
+        folder = posixpath.join(self.workdir, cwd) if cwd else self.workdir
+        return ["/bin/sh", "-c", LAUNCH, "sh", folder, *limits, *words]
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         self._check()
@@ -216,6 +235,10 @@ class OwnedRuntime(Runtime):
     @abstractmethod
     async def _come_up(self, home: Home) -> None:
         """Make ready what is inside the home; each thing that must be undone goes to `_undo` as it is made."""
+
+    async def _programs_keep_out(self, process: HostProcess) -> bool:
+        """Whether a command that was not started was kept from it by programs in the runtime, not by the machine."""
+        return process.signalled
 
     def _check_health(self) -> None:
         """Raise RuntimeFailedError if the runtime itself has broken down; by itself a folder cannot."""
@@ -290,6 +313,17 @@ class OwnedRuntime(Runtime):
             raise RuntimeStoppedError("the runtime was stopped; use it before its owner stops it")
         if self._starting is None or not self._starting.done():
             raise RuntimeStoppedError("the runtime is not started; await start() first")
+
+
+def _completed(process: HostProcess, *, timed_out: bool = False) -> Completed:
+    return Completed(
+        exit_code=process.exit_code,
+        stdout=process.stdout.data,
+        stderr=process.stderr.data,
+        timed_out=timed_out,
+        stdout_dropped=process.stdout.dropped,
+        stderr_dropped=process.stderr.dropped,
+    )
 
 
 def _as_words(variables: Mapping[str, str]) -> str:

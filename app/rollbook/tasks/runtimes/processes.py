@@ -15,7 +15,11 @@ from pathlib import Path
 from .errors import RuntimeFailedError
 from .output import OUTPUT_LIMIT_BYTES, OutputTail
 
-__all__ = ["HostProcess", "call"]
+__all__ = ["CommandTooLongError", "HostProcess", "call"]
+
+
+class CommandTooLongError(RuntimeFailedError):
+    """An argument is longer than the system takes, or all of them and the variables together are."""
 
 
 class HostProcess:
@@ -36,7 +40,13 @@ class HostProcess:
         descriptors: Sequence[int] = (),
         limit: int = OUTPUT_LIMIT_BYTES,
     ) -> None:
-        """Start it. Raises RuntimeFailedError where that fails, ValueError for a zero byte in the command."""
+        """Start it.
+
+        Raises:
+            CommandTooLongError: the command and its variables are longer than the system takes.
+            RuntimeFailedError: it could not be started for another reason.
+            ValueError: there is a zero byte in the command.
+        """
         out_read, out_write = _pipe()
         try:
             err_read, err_write = _pipe()
@@ -69,7 +79,7 @@ class HostProcess:
             os.close(out_read)
             os.close(err_read)
             if isinstance(error, OSError):
-                raise RuntimeFailedError(_why(error, command[0])) from error
+                raise _failure(error, command[0]) from error
             raise
         finally:
             os.close(out_write)
@@ -99,6 +109,13 @@ class HostProcess:
         code = self._process.returncode
         assert code is not None
         return 128 - code if code < 0 else code
+
+    @property
+    def signalled(self) -> bool:
+        """Whether a signal ended it. Only after it has ended."""
+        code = self._process.returncode
+        assert code is not None
+        return code < 0
 
     async def wait(self) -> int:
         """Wait for its end and return the exit code. What it wrote until then is in its tails."""
@@ -186,10 +203,10 @@ async def call(command: Sequence[str], *, env: Mapping[str, str], descriptors: S
     return code, process.stderr.data.decode(errors="replace").strip()
 
 
-def _why(error: OSError, program: str) -> str:
+def _failure(error: OSError, program: str) -> RuntimeFailedError:
     if error.errno == errno.E2BIG:
-        return (
+        return CommandTooLongError(
             "the command was not started: one argument is longer than 128 KiB, or all arguments and variables together "
             "are longer than the system takes; write the text to a file and pass its name"
         )
-    return f"the command was not started: {program}: {error.strerror}"
+    return RuntimeFailedError(f"the command was not started: {program}: {error.strerror}")

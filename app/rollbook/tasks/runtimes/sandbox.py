@@ -25,6 +25,7 @@ while :; do sleep 3600; done
 The kernel keeps signals from inside from it, unless it handles them, as a shell does SIGINT while it starts a program.
 """
 
+_NO_RIGHTS = ("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl")
 """What is shown of this host's /etc: nothing that says something about it."""
@@ -92,17 +93,20 @@ def make(tools: Tools, root: Path, *, etc: Path, shown: Mapping[str, Path], stat
     return [*command, "--chdir", "/", "--json-status-fd", str(status), "--", "/bin/sh", "-c", PAYLOAD]
 
 
-def enter(tools: Tools, first: int, launch: Sequence[str], *, network: bool, processes: int) -> list[str]:
+def enter(
+    tools: Tools, first: int, launch: Sequence[str], *, network: bool, processes: int, rights: bool = False
+) -> list[str]:
     """The command that runs another inside the sandbox whose first process is `first`.
 
     With `network` it stays in the network of this host. `processes` is how many the sandbox may have at a time: the
     kernel counts them for each user namespace by itself. The command gets no capabilities (who enters a user namespace
     has all of them in it) and a session of its own, so that it can be ended without the one that waits for it outside.
+    With `rights` it keeps them: for a command of ours alone, which reads nothing but read-only mounts.
     """
     namespaces = ["-U", "-m", "-p", "-i", "-u", *([] if network else ["-n"])]
     return [
         *(tools.nsenter, "-t", str(first), *namespaces, "--preserve-credentials", "--"),
-        *(tools.setpriv, "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--pdeathsig", "KILL", "--"),
+        *(tools.setpriv, *([] if rights else _NO_RIGHTS), "--pdeathsig", "KILL", "--"),
         *(tools.prlimit, f"--nproc={processes}:{processes}", "--"),
         *(tools.setsid, *launch),
     ]
