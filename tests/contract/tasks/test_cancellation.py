@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import os
 import sys
+import threading
 import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -170,6 +172,16 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.fixture
+def after_others() -> None:
+    """What other tests have left to the collector is gone: it would be counted here."""
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "rollbook-workflows":
+            thread.join(WAIT_SEC)
+
+
+@pytest.mark.usefixtures("after_others")
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("harness", HARNESSES)
 @pytest.mark.parametrize("operation", OPERATIONS)
