@@ -196,13 +196,13 @@ class Call:
         except UpstreamError as error:
             if error.kind != "timeout" or body:
                 self.relay.start(Head(answer.status, headers))
-                self.relay.write(bytes(body))
+                self.relay.write(self._route.hide_in_body(bytes(body)))
             raise
         try:
             fields, response = openai_chat.read_answer(bytes(body))
         except openai_chat.GarbageError as error:
             self._fail("garbage", self._route.hide(str(error)))
-            self.relay.answer(answer.status, headers, bytes(body))
+            self.relay.answer(answer.status, headers, self._route.hide_in_body(bytes(body)))
             return
         before = openai_chat.copied(response)
         after = await self._commit(response)
@@ -210,7 +210,8 @@ class Call:
         self.relay.answer(answer.status, headers, patched)
 
     async def _take_stream(self, answer: Answer) -> None:
-        stream = AnswerStream(self._request, drop_usage=not openai_chat.asks_for_usage(self._request))
+        drop_usage = not openai_chat.asks_for_usage(self._request)
+        stream = AnswerStream(self._request, drop_usage=drop_usage, hide=self._route.hide_in_body)
         head = Head(answer.status, answers.headers_downstream(answer.headers))
         hold_all = self._policy.needs_whole_answer
         if not hold_all:

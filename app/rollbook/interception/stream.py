@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rollbook.traces.calls import CallError
@@ -13,14 +14,18 @@ from .messages import Request, Response
 
 
 class AnswerStream:
-    """The events of an answer: what may be passed on, what is held back, and what they add up to."""
+    """The events of an answer: what may be passed on, what is held back, and what they add up to.
 
-    def __init__(self, request: Request, *, drop_usage: bool) -> None:
+    What is no chunk of an answer goes through `hide` first: servers like to repeat a key that they refuse.
+    """
+
+    def __init__(self, request: Request, *, drop_usage: bool, hide: Callable[[bytes], bytes]) -> None:
         self.done = False
         self.size = 0
         self._parser = sse.EventParser()
         self._assembler = ChunkAssembler(choices=openai_chat.choices_asked(request))
         self._drop_usage = drop_usage
+        self._hide = hide
         self._garbage: str | None = None
         self._events: list[bytes] = []
         self._held_from: int | None = None
@@ -41,7 +46,7 @@ class AnswerStream:
         if whole:
             self._take_event(event)
         else:
-            self._events.append(event.raw)
+            self._events.append(self._hide(event.raw))
 
     def release(self) -> bytes:
         """What may be passed on now."""
@@ -83,7 +88,7 @@ class AnswerStream:
         if self.done:
             return False
         if event.data is None:
-            self._events.append(event.raw)
+            self._events.append(self._hide(event.raw))
             return False
         if event.data.strip() == openai_chat.DONE:
             self.done = True
@@ -92,12 +97,14 @@ class AnswerStream:
             return False
         chunk = self._decoded(event.data)
         finished_before = self._assembler.finished
-        if not self._assembler.add(chunk) and self._garbage is None:
+        is_chunk = self._assembler.add(chunk)
+        if not is_chunk and self._garbage is None:
             self._garbage = "the stream has an event that is no chunk of an answer"
         if self._assembler.finished and not finished_before:
             self._hold()
         if not (self._drop_usage and _is_usage_only(chunk)):
-            self._events.append(event.raw)
+            is_answer = is_chunk and self._assembler.error is None
+            self._events.append(event.raw if is_answer else self._hide(event.raw))
         return True
 
     def _decoded(self, data: bytes) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import socket
 from collections.abc import AsyncIterator
@@ -58,6 +59,38 @@ async def test_key_that_a_server_repeats_reaches_neither_program_nor_record(
         answer = await ask(client, endpoint.open(server.url, KEY, policy).base_url)
     assert (answer.status_code, answer.json()) == (401, {"error": {"message": "wrong key ***"}})
     assert KEY not in error_of(policy).message
+
+
+_WRONG_KEY = f'{{"error": {{"message": "wrong key {KEY}"}}}}'.encode()
+_EVENTS = "text/event-stream"
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [
+        Raw([_WRONG_KEY]),
+        Raw([_WRONG_KEY[:-2]], cut=True),
+        Raw([b"data: " + _WRONG_KEY + b"\n\n", b"data: [DONE]\n\n"], content_type=_EVENTS),
+        Raw([b"data: wrong key " + KEY.encode() + b"\n\n"], content_type=_EVENTS),
+        Raw([b": wrong key " + KEY.encode() + b"\n\n"], content_type=_EVENTS),
+        Raw([b"data: " + _WRONG_KEY[:-2]], content_type=_EVENTS),
+    ],
+    ids=["plain", "cut", "event", "no json", "comment", "half an event"],
+)
+async def test_key_that_a_server_repeats_with_200_reaches_neither_program_nor_record(
+    endpoint: Endpoint, client: httpx.AsyncClient, answered: Raw
+) -> None:
+    policy = Recording()
+    said = bytearray()
+    async with ModelServer(answered) as server:
+        session = endpoint.open(server.url, KEY, policy)
+        body = chat(streamed=answered.content_type == _EVENTS)
+        async with client.stream("POST", f"{session.base_url}/chat/completions", json=body) as answer:
+            with contextlib.suppress(httpx.RemoteProtocolError):
+                async for piece in answer.aiter_raw():
+                    said += piece
+    assert b"wrong key ***" in said
+    assert KEY not in said.decode() + error_of(policy).message
 
 
 async def test_server_that_is_not_there_is_a_502(endpoint: Endpoint, client: httpx.AsyncClient) -> None:
