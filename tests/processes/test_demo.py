@@ -16,6 +16,7 @@ from tests.support.ledger import rows
 from tests.support.processes import RUNNER_MODULE, Deployment, Started, until
 
 DEMO = ("-m", "rollbook", "demo")
+LAUNCHED_DEMO = ("rollbook", "demo")
 ON_A_TERMINAL = (
     "-c",
     "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, '-m', 'rollbook', 'demo'])))",
@@ -96,7 +97,7 @@ async def test_demo_draws_a_bar_on_a_terminal(deployment: Deployment) -> None:
 async def test_interrupted_demo_stops_everything_and_says_where_the_ledger_is(
     deployment: Deployment, number: signal.Signals
 ) -> None:
-    demo = deployment.start("demo", *DEMO)
+    demo = deployment.launch("demo", *LAUNCHED_DEMO)
     await begun(demo, deployment)
     demo.send(number)
     assert await demo.end() == 130, demo.output
@@ -106,14 +107,14 @@ async def test_interrupted_demo_stops_everything_and_says_where_the_ledger_is(
 
 
 async def test_killed_demo_leaves_no_process(deployment: Deployment) -> None:
-    demo = deployment.start("demo", *DEMO)
+    demo = deployment.launch("demo", *LAUNCHED_DEMO)
     await begun(demo, deployment)
     demo.kill()
     await nothing_left(deployment)
 
 
 async def test_demo_survives_the_death_of_its_runner(deployment: Deployment) -> None:
-    demo = deployment.start("demo", *DEMO)
+    demo = deployment.launch("demo", *LAUNCHED_DEMO)
     await begun(demo, deployment)
     deployment.kill(RUNNER_MODULE)
     assert await demo.end() == 0, demo.output
@@ -124,6 +125,6 @@ async def test_demo_survives_the_death_of_its_runner(deployment: Deployment) -> 
 
 async def test_folder_that_cannot_be_written_is_one_line(deployment: Deployment) -> None:
     Path(deployment.folder, ".rollbook").write_text("a file where a folder should be")
-    demo = deployment.start("demo", *DEMO)
+    demo = deployment.launch("demo", *LAUNCHED_DEMO)
     assert await demo.end() == 1
     assert demo.output.startswith("rollbook: ") and demo.output.count("\n") == 1

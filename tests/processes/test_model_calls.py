@@ -22,7 +22,7 @@ WORKFLOW = """
         async def run(self, ctx):
             rollout = get_rollout_context()
             messages = list(ctx.prompt)
-            async with httpx.AsyncClient(headers={"Authorization": f"Bearer {rollout.api_key}"}) as http:
+            async with httpx.AsyncClient(headers={"Authorization": f"Bearer {rollout.api_key}"}, verify=False) as http:
                 for _ in range(ctx.metadata["turns"]):
                     url = f"{rollout.chat_completions_url}/chat/completions"
                     response = await http.post(url, json={"model": "policy", "messages": messages})

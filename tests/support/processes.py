@@ -162,17 +162,17 @@ class Deployment:
         """An API process of its own, on this deployment's port unless the changes name another."""
         settings = msgspec.structs.replace(API, **{"database_url": self.database_url, "port": self.port, **changes})
         text = msgspec.json.encode(settings).decode()
-        return self._launch("api", API_MODULE, ROLLBOOK_API_SETTINGS=text, **(variables or {}))
+        return self.launch("api", API_MODULE, ROLLBOOK_API_SETTINGS=text, **(variables or {}))
 
     def scheduler(self, *, variables: Mapping[str, str] | None = None, **changes: Any) -> Started:
         """A scheduler process of its own, with its runners."""
         settings = msgspec.structs.replace(SCHEDULER, **{"database_url": self.database_url, **changes})
         text = msgspec.json.encode(settings).decode()
-        return self._launch("scheduler", SCHEDULER_MODULE, ROLLBOOK_SCHEDULER_SETTINGS=text, **(variables or {}))
+        return self.launch("scheduler", SCHEDULER_MODULE, ROLLBOOK_SCHEDULER_SETTINGS=text, **(variables or {}))
 
     def command(self, name: str, *arguments: str) -> Started:
         """`rollbook NAME …` over this deployment's ledger."""
-        return self._launch(name, COMMAND_LINE_MODULE, name, *arguments, ROLLBOOK_DATABASE_URL=self.database_url)
+        return self.launch(name, COMMAND_LINE_MODULE, name, *arguments, ROLLBOOK_DATABASE_URL=self.database_url)
 
     def serve(self, *options: str, entrypoint: Path = CHOSEN, program: Sequence[str] = ()) -> Started:
         """`rollbook serve` over this deployment's ledger and port; `program` may be one that begins otherwise."""
@@ -180,7 +180,7 @@ class Deployment:
         arguments = ("serve", str(entrypoint), *where, *options)
         if program:
             return self.start("serve", *program, *arguments)
-        return self._launch("serve", COMMAND_LINE_MODULE, *arguments)
+        return self.launch("serve", COMMAND_LINE_MODULE, *arguments)
 
     def embedded(self, **options: Any) -> Started:
         """`create_rollout_server` with these options, in a process of its own."""
@@ -203,7 +203,7 @@ class Deployment:
             )
         return self._note(Started(process, log))
 
-    def _launch(self, name: str, module: str, *arguments: str, **variables: str) -> Started:
+    def launch(self, name: str, module: str, *arguments: str, **variables: str) -> Started:
         """The same of one of Rollbook's modules, which begins with everything imported where Python needs no start."""
         if PYTHONS_PATH_VARIABLE in {*variables, *self._variables}:
             return self.start(name, "-m", module, *arguments, **variables)

@@ -29,7 +29,7 @@ async def ask(ctx: RolloutContext | None = None, **more: Any) -> httpx.Response:
     """A model call as a workflow makes it, with a connection of its own."""
     ctx = ctx or here()
     headers = {"Authorization": f"Bearer {ctx.api_key}"}
-    async with httpx.AsyncClient(headers=headers, timeout=20) as client:
+    async with httpx.AsyncClient(headers=headers, timeout=20, verify=False) as client:
         return await client.post(f"{ctx.chat_completions_url}/chat/completions", json={**BODY, **more})
 
 

@@ -70,7 +70,7 @@ async def test_a_workflow_with_credentials_of_its_own_keeps_them() -> None:
     async def run(ctx: Context) -> Any:
         seen.append(here().api_key)
         headers = {"Authorization": "Bearer my-own-key", "X-Api-Key": "another", "Cookie": "a=b"}
-        async with httpx.AsyncClient(headers=headers) as client:
+        async with httpx.AsyncClient(headers=headers, verify=False) as client:
             await client.post(f"{here().chat_completions_url}/chat/completions", json=BODY)
         return STEPS
 
@@ -92,7 +92,7 @@ async def test_a_workflow_with_credentials_of_its_own_keeps_them() -> None:
 async def test_the_key_goes_where_the_workflow_puts_it_and_nowhere_else() -> None:
     async def run(ctx: Context) -> Any:
         url = f"{here().chat_completions_url}/chat/completions"
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(verify=False) as client:
             await client.post(url, json=BODY)
             await client.post(url, json={**BODY, "seed": 1}, headers={"Api-Key": str(here().api_key)})
         return STEPS
@@ -314,7 +314,7 @@ async def test_shutting_down_leaves_no_thread_and_no_port() -> None:
             assert THREAD in {thread.name for thread in threading.enumerate()}
         assert THREAD not in {thread.name for thread in threading.enumerate()}
         with pytest.raises(httpx.ConnectError):
-            async with httpx.AsyncClient() as client:
+            async with httpx.AsyncClient(verify=False) as client:
                 await client.get(urls[0])
 
 

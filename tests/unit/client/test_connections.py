@@ -27,7 +27,7 @@ async def _client(kind: Kind, server: TinyServer, *, limit: int = 10) -> AsyncIt
             yield client
         return
     limits = httpx.Limits(max_connections=limit)
-    async with httpx.AsyncClient(limits=limits, timeout=WAIT_SEC) as http_client:
+    async with httpx.AsyncClient(limits=limits, timeout=WAIT_SEC, verify=False) as http_client:
         yield RolloutClient(url=server.url, http_client=http_client)
 
 
@@ -45,7 +45,7 @@ async def test_a_client_that_cancelled_200_calls_in_flight_can_still_be_used(kin
             lambda n: client.run_rollout([], CHAT_URL, f"r-{n}"),
             lambda _: client.health(),
         ]
-        for _ in range(5):
+        for _ in range(2):
             tasks = [asyncio.create_task(choose.choice(calls)(n)) for n in range(200)]
             choose.shuffle(tasks)
             for task in tasks:
