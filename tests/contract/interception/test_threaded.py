@@ -64,7 +64,10 @@ async def test_it_starts_anew_after_it_was_closed() -> None:
 
 async def test_closing_ends_what_is_in_flight_and_then_sessions_have_nothing_left_to_close() -> None:
     policy = Recording()
-    async with ModelServer(Say(), default=Hang()) as server, httpx.AsyncClient(timeout=LIMIT_SEC, verify=False) as client:
+    async with (
+        ModelServer(Say(), default=Hang()) as server,
+        httpx.AsyncClient(timeout=LIMIT_SEC, verify=False) as client,
+    ):
         thread = EndpointThread()
         session = (await thread.running()).open(server.url, "key", policy)
         assert (await client.post(f"{session.base_url}/chat/completions", json=BODY)).status_code == 200
