@@ -166,7 +166,9 @@ async def test_command_whose_time_is_over_ends_with_its_group(runtime: OwnedRunt
 async def test_cancelled_command_ends_with_its_group(runtime: OwnedRuntime) -> None:
     sleep = unique_sleep()
     cut: list[Completed] = []
-    task = asyncio.create_task(borrowed(runtime).run(f"echo so far; {sleep} & sh -c '{sleep}; true'", on_cut=cut.append))
+    task = asyncio.create_task(
+        borrowed(runtime).run(f"echo so far; {sleep} & sh -c '{sleep}; true'", on_cut=cut.append)
+    )
     await until_running(sleep, count=3)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -46,9 +46,9 @@ class ProgramHarness(Harness):
     what the program wrote to its standard error. ``resumes=True`` says that the program can be started again on the
     conversation so far.
 
-    However it ended, the last 4 KiB that it wrote to its output and to its errors, over all segments, are in the
-    trace's ``info["program"]``: `exit_code` of the last segment, `stdout`, `stderr`, without the rollout's key and
-    without what variables of `env` hold whose names speak of a secret.
+    However it ended, at its deadline too, the last 4 KiB that it wrote to its output and to its errors, over all
+    segments, are in the trace's ``info["program"]``: `exit_code` of the last segment, `stdout`, `stderr`, without the
+    rollout's key and without what variables of `env` hold whose names speak of a secret.
     """
 
     name: ClassVar[str] = "program"
