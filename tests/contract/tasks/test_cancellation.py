@@ -36,6 +36,9 @@ from tests.contract.tasks.cancelling import WHENS, When, cancelled_at
 from tests.contract.tasks.playing import WAIT_SEC, Stage, WatchedEndpoint
 from tests.support.model_server import ModelServer, Say
 
+LOOP_END_SEC = 2.0
+"""Within this a loop of workflows ends that nobody holds any more."""
+
 AWAITS_MAX = 400
 """More than any operation has."""
 
@@ -172,13 +175,16 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def after_others() -> None:
-    """What other tests have left to the collector is gone: it would be counted here."""
+    """What other tests have left to the collector is gone: it would be counted here.
+
+    Loops that somebody still holds do not end, and are counted before and after.
+    """
     gc.collect()
     for thread in threading.enumerate():
         if thread.name == "rollbook-workflows":
-            thread.join(WAIT_SEC)
+            thread.join(LOOP_END_SEC)
 
 
 @pytest.mark.usefixtures("after_others")
