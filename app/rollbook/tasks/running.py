@@ -6,7 +6,6 @@ Hooks are given copies, and of what they return only the texts that they may rew
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 from collections.abc import Container, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from rollbook.tasks.errors import TaskError
 from rollbook.tasks.hooks import Hook
 from rollbook.tasks.patience import patiently
 from rollbook.traces.trace import Rewrite
+from rollbook_client.jsons import copied
 
 __all__ = ["call_hook", "first_stop", "run_request_interceptors", "run_response_interceptors"]
 
@@ -78,7 +78,7 @@ async def first_stop(hooks: Sequence[Hook], given: Given, *, boundary: Request |
     the hook for one that raises or answers no bool.
     """
     for hook in hooks:
-        answer = await _guarded(hook, given, boundary=copy.deepcopy(boundary))
+        answer = await _guarded(hook, given, boundary=None if boundary is None else _own(boundary))
         if not isinstance(answer, bool):
             raise TaskError(f"{hook.who} returned {shown(answer)}; have it return True or False", hook=hook.name)
         if answer:
@@ -95,7 +95,7 @@ async def call_hook(hook: Hook, given: Given, *, boundary: Request | Response | 
 
 async def _intercepted[T: Request | Response](hook: Hook, boundary: T, given: Given) -> T:
     """What an interceptor makes of a copy: the one it returns, or where it returns None, the copy as it left it."""
-    own = copy.deepcopy(boundary)
+    own = _own(boundary)
     answer = await _guarded(hook, given, boundary=own)
     if answer is None:
         return own
@@ -105,6 +105,12 @@ async def _intercepted[T: Request | Response](hook: Hook, boundary: T, given: Gi
             hook=hook.name,
         )
     return answer
+
+
+def _own[T: Request | Response](boundary: T) -> T:
+    """A copy for a hook to do with as it likes."""
+    fields = {name: copied(getattr(boundary, name)) for name in boundary.__struct_fields__}
+    return msgspec.structs.replace(boundary, **fields)
 
 
 async def _guarded(hook: Hook, given: Given, *, boundary: Request | Response | None) -> Any:

@@ -153,7 +153,12 @@ class Trace(msgspec.Struct, kw_only=True, dict=True):
 
     @property
     def token_sums(self) -> TokenSums:
-        return token_sums(self.graph, self.calls)
+        # Limits ask several times a turn, and what has been committed stays as it is.
+        size = len(self.nodes), len(self.calls)
+        known: tuple[tuple[int, int], MessageGraph, TokenSums] | None = self.__dict__.get("_sums")
+        if known is None or known[0] != size or known[1] is not self.graph:
+            known = self.__dict__["_sums"] = (size, self.graph, token_sums(self.graph, self.calls))
+        return known[2]
 
     @property
     def num_turns(self) -> int:
