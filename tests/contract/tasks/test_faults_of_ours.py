@@ -29,7 +29,7 @@ from rollbook_client.statuses import RolloutErrorCategory
 from tests.contract.tasks.playing import NOWHERE, PROMPT, SAID, Acting, Agent, Bare, Stage, ask_once, played
 from tests.support.model_server import ModelServer, Say
 
-DEEP = 700
+DEEP = 990
 """Levels of a message that nothing can copy which goes down one call for each."""
 
 
