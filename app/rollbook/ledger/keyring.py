@@ -78,6 +78,8 @@ def process_keys(database: Database) -> SecretKeys:
     keys = given_keys(database)
     with database.snapshot() as snapshot:
         known = known_keys(snapshot.rows(KNOWN))
+        # Another process that starts now may have made the file meanwhile: a file is there before its key is known.
+        keys = keys or given_keys(database)
         if keys is None:
             _check_that_nobody_needs_the_lost_one(
                 database, sealed=bool(_sealed(snapshot.rows)), alive=bool(known and _alive(snapshot.rows, database))
