@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -334,10 +335,15 @@ async def test_what_a_killed_owner_leaves_of_a_sandbox_that_it_made_is_swept(
         finally:
             owner.kill()
             owner.wait()
-        assert running(sleep) != []
-        assert len(await sweep(parent)) == 1
-        assert running(sleep) == []
-        assert running(str(tools)) == []
+        left = running(sleep)
+        try:
+            assert left != []
+            assert len(await sweep(parent)) == 1
+            assert running(sleep) == running(str(tools)) == []
+        finally:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
     assert list(parent.iterdir()) == []
 
 
