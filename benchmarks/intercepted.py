@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 
 import uvloop
 
@@ -33,6 +34,10 @@ class Counting:
         """Count it."""
         self.answers += 1
         return response
+
+    def left(self, request: Request, *, had_part: bool) -> Callable[[], None]:
+        """Go on: a client that hangs up is a failure, and counted as such."""
+        return lambda: None
 
     def broke(self, message: str) -> None:
         """End the measurement: its numbers would be of something else."""

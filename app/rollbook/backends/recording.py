@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -118,6 +118,10 @@ class Calls:
     def failed(self, request: Request, call: ModelCall) -> None:
         """See `CallPolicy.failed`."""
         self._note(request, call)
+
+    def left(self, request: Request, *, had_part: bool) -> Callable[[], None]:
+        """See `CallPolicy.left`: what a workflow makes of its own time limits is its own."""
+        return lambda: None
 
     def broke(self, message: str) -> None:
         """See `CallPolicy.broke`."""

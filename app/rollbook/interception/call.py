@@ -65,6 +65,9 @@ class Call:
         self._upstream = upstream
         self._orphan_sec = orphan_sec
         self._orphan_timer: asyncio.TimerHandle | None = None
+        self._left = False
+        self._tell_back: Callable[[], None] | None = None
+        """For the policy that was told that the program has hung up."""
         self._stop_reason: str | None = None
         self._let_through = False
         self._committing = False
@@ -107,9 +110,20 @@ class Call:
             loop = asyncio.get_running_loop()
             reason = f"the program hung up and did not come back within {self._orphan_sec:g} s"
             self._orphan_timer = loop.call_later(self._orphan_sec, self.stop, reason)
+            self._left = True
+            self._tell_left()
 
     def _joined(self) -> None:
         self._keep()
+        self._left = False
+        if self._tell_back is not None:
+            self._tell_back()
+            self._tell_back = None
+
+    def _tell_left(self) -> None:
+        """Tell the policy, once it has let the call through and nobody waits for it."""
+        if self._left and self._let_through and not self.relay.ended:
+            self._tell_back = self._policy.left(self._request, had_part=self.relay.size > 0)
 
     def _keep(self) -> None:
         if self._orphan_timer is not None:
@@ -122,6 +136,7 @@ class Call:
         try:
             self._request = await self._policy.before(self._request)
             self._let_through = True
+            self._tell_left()
             if self._stop_reason is not None:  # a policy that caught its cancellation; nothing is sent any more
                 raise asyncio.CancelledError(self._stop_reason)
             await self._exchange()

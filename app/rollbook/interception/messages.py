@@ -5,6 +5,7 @@ Dialects make a `Request` of a body and a `Response` of an answer; a rollout's `
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -89,6 +90,14 @@ class CallPolicy(Protocol):
 
     def failed(self, request: Request, call: ModelCall) -> None:
         """Note a call that brought no answer; `call.error` says why."""
+        ...
+
+    def left(self, request: Request, *, had_part: bool) -> Callable[[], None]:
+        """Note that every program that waited for a call has hung up before its end; the call goes on for a while.
+
+        `request` is what `before` returned, and `had_part` says whether some of the answer had been passed on. What
+        is returned is called if a program comes back for the answer, also after the end of the call.
+        """
         ...
 
     def broke(self, message: str) -> None:

@@ -43,6 +43,8 @@ class Given(Struct, kw_only=True):
     """None where there is none, as when a stored trace is scored again."""
     state: Any = None
     """The rollout's own object, made by `Task.new_state`."""
+    hooks_at_work: list[str] = []
+    """Those that have been called and have not returned, as messages name them."""
 
 
 class Missing(Exception):

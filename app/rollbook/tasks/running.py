@@ -90,7 +90,13 @@ async def call_hook(hook: Hook, given: Given, *, boundary: Request | Response | 
     """Call a hook, plain or async, and return what it returns; whatever it raises is raised. See `patiently`."""
     positional, named = arguments_of(hook.parameters, given, boundary=boundary)
     value = getattr(given.owner, hook.name)(*positional, **named)
-    return await patiently(value, hook.who) if inspect.isawaitable(value) else value
+    if not inspect.isawaitable(value):
+        return value
+    given.hooks_at_work.append(hook.who)
+    try:
+        return await patiently(value, hook.who)
+    finally:
+        given.hooks_at_work.remove(hook.who)
 
 
 async def _intercepted[T: Request | Response](hook: Hook, boundary: T, given: Given) -> T:

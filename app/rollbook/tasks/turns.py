@@ -22,8 +22,9 @@ from rollbook.tasks.arguments import Given
 from rollbook.tasks.errors import TaskError
 from rollbook.tasks.hooks import HookSet
 from rollbook.tasks.limits import RolloutLimits
+from rollbook.tasks.outcomes import Outcomes
 from rollbook.tasks.running import first_stop, run_request_interceptors, run_response_interceptors
-from rollbook.traces.calls import ModelCall
+from rollbook.traces.calls import CallError, ModelCall
 from rollbook.traces.events import called
 from rollbook.traces.matching import MessageKeys
 from rollbook.traces.trace import Rewrite, Trace
@@ -49,12 +50,9 @@ class Turns:
         self.trace: Trace = given.trace
         self.task_error: TaskError | None = None
         """The first mistake of a hook; from then on no turn is served."""
-        self.failed_call: ModelCall | None = None
-        """The last call that failed, unless a later one brought an answer. One that we ended ourselves is none."""
         self.fault: str | None = None
         """What broke on a call by nobody's mistake but ours, unless a later call brought an answer."""
-        self.in_flight = 0
-        """How many calls have gone to the model and are not answered yet."""
+        self._outcomes = Outcomes()
         self._given = given
         self._hooks = hooks
         self._limits = limits
@@ -71,6 +69,24 @@ class Turns:
     def needs_whole_answer(self) -> bool:
         """Whether a hook may change or refuse an answer."""
         return self._hooks.rewrites_responses
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls have gone to the model and are not answered yet."""
+        return self._outcomes.in_flight
+
+    @property
+    def call_error(self) -> CallError | None:
+        """How the model failed a program that is over now; see `Outcomes.failure`.
+
+        What was in flight when the exchange was stopped is no failure: the program was told to end.
+        """
+        return self._outcomes.failure(unanswered=not self.stopped)
+
+    @property
+    def hooks_at_work(self) -> list[str]:
+        """Hooks that have been called and have not returned."""
+        return list(self._given.hooks_at_work)
 
     @property
     def stopped(self) -> bool:
@@ -101,12 +117,13 @@ class Turns:
                 self.trace.commit_prompt(request.messages)
                 self._stop(name)
         await self._room()
-        self.in_flight += 1
+        self._outcomes.began(request)
         return request
 
     async def answered(self, request: Request, response: Response, call: ModelCall) -> Response:
         """See `CallPolicy.answered`."""
-        self.failed_call = self.fault = None
+        self.fault = None
+        self._outcomes.answered(request)
         async with _Blaming(self):
             try:
                 response, rewrites = await run_response_interceptors(
@@ -124,12 +141,17 @@ class Turns:
 
     def failed(self, request: Request, call: ModelCall) -> None:
         """See `CallPolicy.failed`."""
-        self._land()
+        self._outcomes.failed(request, call)
+        self._land(request)
         # Its prompt stays out of the graph: what was never answered is no branch.
         call = self.trace.commit_call(call, None, None)
         self._tell(called(call))
-        if call.error is not None and call.error.kind != "aborted":
-            self.failed_call = call
+
+    def left(self, request: Request, *, had_part: bool) -> Callable[[], None]:
+        """See `CallPolicy.left`."""
+        if self.stopped:  # it was told to end
+            return lambda: None
+        return self._outcomes.left(request, had_part=had_part)
 
     def broke(self, message: str) -> None:
         """See `CallPolicy.broke`."""
@@ -158,8 +180,8 @@ class Turns:
                 return
             await self._news.wait()
 
-    def _land(self) -> None:
-        self.in_flight -= 1
+    def _land(self, request: Request) -> None:
+        self._outcomes.landed(request)
         self._tell_those_who_wait()
 
     def _tell_those_who_wait(self) -> None:
@@ -236,7 +258,7 @@ class Turns:
             prompt = self.trace.commit_prompt(request.messages)
             call = self.trace.commit_call(call, response.message, prompt)
         finally:
-            self._land()
+            self._land(request)
         self._tell(called(call))
         return call
 

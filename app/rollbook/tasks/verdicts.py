@@ -33,27 +33,29 @@ def segment_errors(error: StageError | None, *, turns: Turns, budget: Cumulative
     """What went wrong in a segment of the agent; nothing where it yielded, or was stopped.
 
     In this order: its time was over, a hook broke a rule, a model call failed and none after it went well (by a fault
-    of ours, or the model server's), the program failed. What a program raises after a stop is no failure; a deadline
-    is. `error` is how the program ended, None where it ended well.
+    of ours, or the model server's; one that the program gave up has failed), the program failed. What a program
+    raises after a stop is no failure; all else is. `error` is how the program ended, None where it ended well.
     """
-    call_error = None if turns.failed_call is None else turns.failed_call.error
+    call_error = turns.call_error
     if budget.exceeded or (error is not None and _is_deadline(error)):
         text = f"the agent exceeded its budget of {budget.limit_sec or 0.0:g}s{_waiting_for(turns, call_error)}"
         return [_entry("agent", "TimeoutError", Failure(text, RolloutErrorCategory.TIMEOUT))]
     if turns.task_error is not None:
         return [trace_error("agent", turns.task_error, who="the task")]
-    if turns.stopped:
-        return []
     found = []
     if turns.fault is not None:
         found.append(_entry("agent", "ModelCallError", Failure(turns.fault, RolloutErrorCategory.INTERNAL_ERROR)))
     if call_error is not None:
         found.append(_entry("agent", "ModelCallError", _call_failure(call_error)))
-    return found if error is None else [*found, stage_error("agent", error)]
+    if error is not None and not turns.stopped:
+        found.append(stage_error("agent", error))
+    return found
 
 
 def _waiting_for(turns: Turns, call_error: CallError | None) -> str:
     """What the program was doing when its time was over, as far as we know."""
+    if turns.hooks_at_work:
+        return f" while {' and '.join(sorted(set(turns.hooks_at_work)))} had not returned"
     if turns.in_flight:
         calls = "a model call" if turns.in_flight == 1 else f"{turns.in_flight} model calls"
         return f" while the model had not answered {calls}"

@@ -29,6 +29,8 @@ class Recording:
         """Of answers and of failures, in the order in which they were recorded."""
         self.failures: list[ModelCall] = []
         self.faults: list[str] = []
+        self.left_calls: list[Request] = []
+        """Of calls that programs hung up on and did not come back for."""
         self._before = before
         self._answered = answered
         self._changed = asyncio.Condition()
@@ -48,6 +50,10 @@ class Recording:
             return response
         decided = self._answered(response)
         return await decided if isinstance(decided, Awaitable) else decided
+
+    def left(self, request: Request, *, had_part: bool) -> Callable[[], None]:
+        self.left_calls.append(request)
+        return lambda: self.left_calls.remove(request)
 
     def broke(self, message: str) -> None:
         self.faults.append(message)

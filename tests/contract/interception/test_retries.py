@@ -134,8 +134,10 @@ async def test_program_that_hung_up_finds_its_call_still_in_flight(
         await server.wait_for(1)
         await hang_up(first)
         await until_waiting(session, 0)
+        assert policy.left_calls == policy.requests
         second = asyncio.create_task(post(client, session, streamed=streamed))  # says nothing of a retry
         await until_waiting(session, 1)
+        assert policy.left_calls == []
         gate.set()
         assert "worth" in (await second).text
         assert len(server.received) == 1
@@ -153,7 +155,9 @@ async def test_answer_that_never_arrived_is_given_again(endpoint: Endpoint, clie
         await until_waiting(session, 0)
         gate.set()
         await policy.recorded(1)
+        assert policy.left_calls == policy.requests
         assert text(await post(client, session)) == "late"
+        assert policy.left_calls == []
         assert text(await post(client, session)) == "another"  # that one had arrived
 
 

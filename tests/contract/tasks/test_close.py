@@ -137,13 +137,13 @@ async def test_call_that_is_on_its_way_when_the_rollout_closes_is_ended_and_reco
     left: list[asyncio.Future[object]] = []
 
     async def leaves_a_call(agent: Agent) -> None:
-        await agent.ask()
         left.append(asyncio.ensure_future(_elsewhere(agent)))
-        await model.wait_for(2)
+        await model.wait_for(1)
+        await agent.ask()
 
-    async with ModelServer(Say(), Say("late", gate=asyncio.Event())) as model:
+    async with ModelServer(Say("late", gate=asyncio.Event()), Say()) as model:
         trace = await played(stage.rollout(model, Acting(leaves_a_call), task=Told()))
-        await asyncio.wait_for(model.received[1].hung_up.wait(), WAIT_SEC)
+        await asyncio.wait_for(model.received[0].hung_up.wait(), WAIT_SEC)
         await asyncio.wait(left)
     assert [call.error.kind if call.error else None for call in trace.calls] == [None, "aborted"]
     assert trace.ok

@@ -20,12 +20,12 @@ from rollbook.sdk.values import MessageDict
 from rollbook.tasks.data import TaskData, Timeouts
 from rollbook.tasks.errors import RuntimeStoppedError
 from rollbook.tasks.harnesses.base import Exchange
-from rollbook.tasks.hooks import intercept, reward
+from rollbook.tasks.hooks import intercept, reward, stop
 from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.task import Task
 from rollbook.traces.calls import ModelCall
 from rollbook.traces.trace import Trace
-from tests.contract.tasks.playing import PROMPT, SAID, WAIT_SEC, Acting, Agent, Stage, WatchedEndpoint, ask_once, played
+from tests.contract.tasks.playing import PROMPT, SAID, WAIT_SEC, Acting, Agent, Stage, ask_once, played
 from tests.support.model_server import Die, Hang, ModelServer, Raw, Reply, Say, Status
 
 MORE = [{"role": "user", "content": "And 7 times 8?"}]
@@ -420,30 +420,6 @@ async def test_program_error_after_calls_that_went_well_is_the_programs_own(stag
     assert [error.type for error in trace.errors] == ["BrokenProgramError"]
 
 
-async def test_call_that_the_program_gave_up_itself_is_no_failed_call(stage: Stage) -> None:
-    async def hedges(agent: Agent) -> None:
-        slow = asyncio.ensure_future(agent.call(SAID))
-        await model.wait_for(1)
-        await agent.ask({"role": "user", "content": "quickly"})
-        slow.cancel()
-        await asyncio.wait([slow])
-        await model.received[0].hung_up.wait()  # nobody came back for it
-        for _ in range(10):  # it is recorded a turn or two later
-            await asyncio.sleep(0)
-
-    await stage.endpoint.close()
-    stage.endpoint = WatchedEndpoint(orphan_sec=0.0)
-    await stage.endpoint.start()
-    async with ModelServer(Hang(), Say("42")) as model:
-        rollout = stage.rollout(model, Acting(hedges), task=Rewarded())
-        await rollout.open()
-        assert await rollout.step()
-        trace = await rollout.close()
-    await stage.endpoint.close()
-    assert trace.ok
-    assert [_kind(call) for call in trace.calls] == [None, "aborted"]
-
-
 @pytest.mark.parametrize("raises", [BrokenProgramError, SystemExit, TimeoutError, asyncio.CancelledError])
 async def test_after_a_stop_what_the_program_raises_is_ignored(
     stage: Stage, raises: Callable[[], BaseException]
@@ -477,15 +453,34 @@ async def test_after_a_stop_an_expired_deadline_is_not_ignored(stage: Stage) -> 
     assert trace.rewards == {}
 
 
-async def test_failed_call_before_a_stop_is_ignored_too(stage: Stage) -> None:
+async def test_after_a_stop_a_call_that_failed_before_and_was_not_made_good_is_not_ignored(stage: Stage) -> None:
+    class Impatient(Rewarded):
+        @stop
+        def after_a_failure(self, trace: Trace) -> bool:
+            return any(call.error for call in trace.calls)
+
     async def play(agent: Agent) -> None:
         await agent.ask()
+        assert (await agent.ask()).status == 500
+        assert (await agent.ask()).status == 400
+        raise BrokenProgramError
+
+    async with ModelServer(Say(), Status(500), Say()) as model:
+        trace = await played(stage.rollout(model, Acting(play), task=Impatient()))
+    assert trace.stop_condition == "after_a_failure"
+    assert [(error.type, error.category) for error in trace.errors] == [("ModelCallError", "http_error")]
+    assert not trace.ok
+    assert trace.rewards == {}
+
+
+async def test_after_a_stop_a_failed_call_that_was_made_good_is_none(stage: Stage) -> None:
+    async def play(agent: Agent) -> None:
         assert (await agent.ask()).status == 500
         assert (await agent.ask()).status == 200
         assert (await agent.ask()).status == 400
 
-    async with ModelServer(Say(), Status(500), Say()) as model:
-        trace = await played(stage.rollout(model, Acting(play), limits=RolloutLimits(max_turns=2)))
+    async with ModelServer(Status(500), Say()) as model:
+        trace = await played(stage.rollout(model, Acting(play), limits=RolloutLimits(max_turns=1)))
     assert trace.ok
 
 
