@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rollbook.ledger import commands as cmd
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.secrets import RolloutSecrets, new_nonce, token_digest
-from rollbook.scheduler.runners import Deadline, Lost, Reports
+from rollbook.scheduler.runners import Lost, Reports
 from rollbook.scheduler.wire import Assignment, Finished
 from rollbook.settings import SchedulerSettings
 from rollbook_projections import RolloutState
@@ -24,7 +24,6 @@ class PlayedPool:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.running: dict[int, Assignment] = {}
-        self.deadlines: dict[int, Deadline] = {}
         self.cancelled: set[int] = set()
         self.trouble: str | None = None
         self.reports: Reports | None = None
@@ -44,9 +43,8 @@ class PlayedPool:
         self.reports = reports
         reports.slots_changed()
 
-    def run(self, assignment: Assignment, deadline: Deadline) -> None:
+    def run(self, assignment: Assignment) -> None:
         self.running[assignment.key] = assignment
-        self.deadlines[assignment.key] = deadline
         self._changed.set()
 
     def cancel(self, key: int) -> None:

@@ -202,7 +202,9 @@ class LocalBackend(ExecutionBackend):
 
         try:
             with timed("agent", spans):
-                sample = await run_stage(step, "workflow", limit_sec=request.agent_timeout_sec, queued_sec=queued_sec)
+                sample = await run_stage(
+                    step, "workflow", limit_sec=request.agent_timeout_sec, queued_sec=queued_sec, name="agent"
+                )
         except StageError as error:
             return _failed(error, request, calls=calls)
         return ExecutionResult(status=RolloutStatus.SUCCESS, sample=sample)
@@ -241,7 +243,7 @@ class LocalBackend(ExecutionBackend):
         calls.begin_grading()
         try:
             with timed("grading", spans):
-                graded = await run_stage(step, "grader", limit_sec=request.grader_timeout_sec)
+                graded = await run_stage(step, "grader", limit_sec=request.grader_timeout_sec, name="grading")
         except StageError as error:
             return _failed(error, request, calls=calls, sample=sample)
         return ExecutionResult(status=RolloutStatus.SUCCESS, sample=graded)

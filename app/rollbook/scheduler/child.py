@@ -10,22 +10,34 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from asyncio.subprocess import Process
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from rollbook.ledger.clock import host_clock_us
 from rollbook.ledger.secrets import KEY_VARIABLE
 from rollbook.settings import DATABASE_VARIABLE, HINT_VARIABLE, SCHEDULER_SETTINGS_VARIABLE
 from rollbook.supervisor import LIFELINE_VARIABLE
 from rollbook_client.events import Phase
 
 from .memory import Marks
-from .runners import UNBOUNDED_SLOTS, Deadline
+from .runners import UNBOUNDED_SLOTS
 from .settings import SETTINGS_VARIABLE, RunnerSettings
-from .wire import Assignment, Broken, Cancel, Entered, Finished, FramePipe, Ready, Recorded, Shutdown, ToScheduler
+from .wire import (
+    Assignment,
+    Broken,
+    Cancel,
+    Entered,
+    Finished,
+    FramePipe,
+    Ready,
+    Recorded,
+    Shutdown,
+    Staged,
+    ToScheduler,
+)
 
 log = logging.getLogger(__name__)
 
@@ -45,27 +57,15 @@ PRIVATE_VARIABLES = frozenset(
 class Running:
     """An execution in a runner, with what judges whether it overstays (monotonic seconds)."""
 
-    __slots__ = ("assignment", "cancelled_at", "deadline", "ends_at", "entered_at", "phase", "told")
+    __slots__ = ("assignment", "cancelled_at", "stage", "told")
 
-    def __init__(self, assignment: Assignment, deadline: Deadline, now: float) -> None:
+    def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
-        self.deadline = deadline
-        self.phase: Phase = "running"
+        self.stage = Staged(assignment.key)
+        """What it does, and how long it may; nothing before its runner has told of it."""
         self.told: tuple[Phase, ...] = ()
         """The phases whose beginning was passed on."""
-        self.entered_at = host_clock_us()
-        """When the phase began, by the wall clock (microseconds)."""
         self.cancelled_at: float | None = None
-        self.ends_at = None if deadline.agent_left_sec is None else now + max(deadline.agent_left_sec, 0.0)
-
-    def enter(self, phase: Phase, now: float) -> None:
-        """A grader has a budget of its own."""
-        self.phase = phase
-        self.entered_at = host_clock_us()
-        self.told = (*self.told, phase)
-        if phase == "grading":
-            grader = self.deadline.grader_sec
-            self.ends_at = None if grader is None else now + max(grader, 0.0)
 
 
 class ChildEvents(msgspec.Struct):
@@ -183,7 +183,10 @@ class Child:
                         message = msgspec.structs.replace(message, phases=left)
                     self._events.finished(message)
             case Entered():
-                self._enter(message.key, message.phase, loop.time())
+                self._enter(message.key, message.phase)
+            case Staged():
+                if message.key in self.running:
+                    self.running[message.key].stage = message
             case Recorded():
                 if message.key in self.running:
                     self._events.recorded(message)
@@ -196,29 +199,32 @@ class Child:
                 self.broken = True
                 self._events.broken(message.reason)
 
-    def _enter(self, key: int, phase: Phase, now: float) -> None:
+    def _enter(self, key: int, phase: Phase) -> None:
         running = self.running.get(key)
         if running is not None and phase not in running.told:
-            running.enter(phase, now)
+            running.told = (*running.told, phase)
             self._events.entered(key, phase)
 
     def tell_what_blocks(self) -> None:
-        """Pass on the phases of the execution whose code blocks the runner: its own reports wait behind that code."""
-        key = self.culprit
-        self._enter(key, "running", self.pulsed_at)
-        if self._marks.grading == key:
-            self._enter(key, "grading", self.pulsed_at)
+        """Take in where the execution stands whose code blocks the runner: its own reports wait behind that code."""
+        place = self._marks.place
+        if place is None or place.key not in self.running:
+            return
+        self.running[place.key].stage = place.stage
+        self._enter(place.key, "running")
+        if place.phase == "grading":
+            self._enter(place.key, "grading")
 
-    def run(self, assignment: Assignment, deadline: Deadline) -> None:
+    def run(self, assignment: Assignment) -> None:
         """Hand over an execution."""
-        self.running[assignment.key] = Running(assignment, deadline, asyncio.get_running_loop().time())
+        self.running[assignment.key] = Running(assignment)
         self._send(assignment)
 
     def cancel(self, key: int) -> None:
         """Request an execution's end."""
         running = self.running.get(key)
         if running is not None and running.cancelled_at is None:
-            running.cancelled_at = asyncio.get_running_loop().time()
+            running.cancelled_at = time.monotonic()
             self._send(Cancel(key))
 
     def _send(self, message: msgspec.Struct) -> None:

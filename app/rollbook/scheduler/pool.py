@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import msgspec
 
@@ -12,7 +13,7 @@ from rollbook_client.events import Phase, StageSpan
 
 from .child import Child, ChildEvents, Running
 from .loops import FIRST_BACKOFF_SEC, LONGEST_BACKOFF_SEC, Loop
-from .runners import Deadline, Lost, Reports
+from .runners import Lost, Reports
 from .wire import Assignment, Finished, Recorded
 
 log = logging.getLogger(__name__)
@@ -109,9 +110,9 @@ class ChildPool:
             raise
         self._children.append(child)
 
-    def run(self, assignment: Assignment, deadline: Deadline) -> None:
+    def run(self, assignment: Assignment) -> None:
         """Hand an execution to the runner with the most free slots."""
-        max(self._children, key=lambda child: child.free).run(assignment, deadline)
+        max(self._children, key=lambda child: child.free).run(assignment)
 
     def cancel(self, key: int) -> None:
         """Request an execution's end."""
@@ -184,7 +185,7 @@ class ChildPool:
     # Watching
 
     async def _watch_once(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         for child in list(self._children):
             if child in self._condemned or not child.is_ready:
                 continue
@@ -217,14 +218,15 @@ class ChildPool:
 
 
 def condemn(child: Child, stalled_sec: float, now: float, *, clean_up_sec: float) -> Condemned | None:
-    """The execution, if any, for which a runner must be killed.
+    """The execution, if any, for which a runner must be killed; ``now`` is on the monotonic clock.
 
-    One that is past its deadline, or cancelled, and cannot obey: because its code blocks the runner (for two
-    seconds), or because it ignores its cancellation for longer than any clean-up may take.
+    One that is past the deadline of its stage, or cancelled, and cannot obey: because its code blocks the runner (for
+    two seconds), or because it ignores its cancellation for longer than any clean-up may take.
     """
     culprit = child.culprit
     for key, running in child.running.items():
-        overdue_sec = -1.0 if running.ends_at is None else now - running.ends_at
+        ends_at = running.stage.ends_at
+        overdue_sec = -1.0 if ends_at is None else now - ends_at
         cancelled_sec = -1.0 if running.cancelled_at is None else now - running.cancelled_at
         late_sec = max(overdue_sec, cancelled_sec)
         blocks = stalled_sec > GRACE_SEC and (key == culprit or culprit not in child.running)
@@ -235,20 +237,19 @@ def condemn(child: Child, stalled_sec: float, now: float, *, clean_up_sec: float
 
 
 def _ending(running: Running, *, cancelled: bool, where: str | None) -> Finished:
-    key = running.assignment.key
-    grading = running.phase == "grading"
-    span = StageSpan("grading" if grading else "agent", running.entered_at, max(host_clock_us(), running.entered_at))
+    key, stage = running.assignment.key, running.stage
+    ended_at = max(host_clock_us(), stage.began_at)
+    spans = (StageSpan(stage.name, stage.began_at, ended_at),) if stage.name else ()
     if cancelled:
-        return Finished(key=key, status="cancelled", spans=(span,))
-    who, limit = ("grader", running.deadline.grader_sec) if grading else ("workflow", running.deadline.agent_sec)
+        return Finished(key=key, status="cancelled", spans=spans)
     how = "did not end when it was cancelled"
     if where is not None:
         how = "blocked its runner's event loop" + (f" in {where}" if where else "")
     message = (
-        f"{who} exceeded its {float(limit or 0)}s deadline: it {how}, so the runner process was killed; "
+        f"{stage.late}: it {how}, so the runner process was killed; "
         "run blocking code in a thread or a subprocess (asyncio.to_thread, asyncio.create_subprocess_exec)"
     )
-    return Finished(key=key, status="failure", err_message=message, err_category="timeout", spans=(span,))
+    return Finished(key=key, status="failure", err_message=message, err_category="timeout", spans=spans)
 
 
 def verdicts(child: Child, condemned: Condemned | None) -> list[Finished | Lost]:

@@ -62,7 +62,7 @@ class RunnerPool(Protocol):
     async def start(self, reports: Reports) -> None:
         """Start the runners; they report by ``slots_changed`` when they are ready."""
 
-    def run(self, assignment: Assignment, deadline: Deadline) -> None:
+    def run(self, assignment: Assignment) -> None:
         """Hand an execution to the runner with the most free slots. There must be a free one."""
 
     def cancel(self, key: int) -> None:
@@ -73,11 +73,3 @@ class RunnerPool(Protocol):
 
     async def stop(self, timeout_sec: float) -> None:
         """Let the backends shut down (at most so many seconds), then end the runners."""
-
-
-class Deadline(msgspec.Struct, frozen=True):
-    """The budgets of an execution in seconds; None is unbounded. ``agent_left_sec`` has queue time taken off."""
-
-    agent_sec: float | None
-    agent_left_sec: float | None
-    grader_sec: float | None

@@ -189,14 +189,14 @@ class Scheduler:
 
     def _start(self, attempt: Attempt, work: Work) -> None:
         try:
-            assignment, deadline = prepared(attempt, work, self._ledger.keys)
+            assignment = prepared(attempt, work, self._ledger.keys)
         except Exception as error:
             if not isinstance(error, SecretKeyError):
                 log.exception("rollout %s cannot be handed to a runner", attempt.rollout_id, extra=attempt.about)
             reason = f"the rollout could not be handed to a runner: {error}"
             self.finished(Finished(attempt.key, "failure", err_message=reason, err_category="internal_error"))
             return
-        self._pool.run(assignment, deadline)
+        self._pool.run(assignment)
 
     # What the ledger's feed tells
 

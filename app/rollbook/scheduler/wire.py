@@ -61,6 +61,21 @@ class Entered(msgspec.Struct, frozen=True, tag="entered", array_like=True):
     phase: Phase
 
 
+class Staged(msgspec.Struct, frozen=True, tag="staged", array_like=True):
+    """Runner to scheduler: what the execution does now, and how long it may.
+
+    ``name`` as in spans, empty for what has none. ``began_at`` is the wall clock's, in microseconds; ``ends_at`` the
+    deadline on the monotonic clock, which both ends share, in seconds, null for none. ``late`` is the message of the
+    failure once that has passed.
+    """
+
+    key: int
+    name: str = ""
+    began_at: int = 0
+    ends_at: float | None = None
+    late: str = ""
+
+
 class Recorded(msgspec.Struct, frozen=True, tag="recorded", array_like=True):
     """Runner to scheduler: what the execution records of itself, each a type and its fields (see `records`).
 
@@ -89,7 +104,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
 
 
 ToRunner = Assignment | Cancel | Shutdown
-ToScheduler = Ready | Broken | Entered | Recorded | Finished
+ToScheduler = Ready | Broken | Entered | Staged | Recorded | Finished
 
 
 class FrameTooLongError(ValueError):

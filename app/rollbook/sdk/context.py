@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from rollbook.sdk.config import AgentWorkflowConfig
 from rollbook.sdk.sample import RolloutSample
-from rollbook.sdk.span import StageSpan
+from rollbook.sdk.span import Stage, StageSpan
 from rollbook.sdk.values import MessageDict
 from rollbook_client.events import RECORDABLE, Event
 from rollbook_client.statuses import RolloutStatus
@@ -40,8 +40,9 @@ class RolloutContext:
     Values left out come from the environment. `chat_completions_url` is opaque: append nothing, add no routing
     headers. As a context manager it is what `get_rollout_context` returns inside the block, in the workflow and in
     the grader. `on_phase` is called by the backend as the rollout enters `running` and `grading`, `on_record` with
-    what is to be recorded of it, `on_secrets` with a URL and a key that user code gets in place of its own. `spans`
-    holds the stage spans of the latest execution, also of one that was cancelled.
+    what is to be recorded of it, `on_secrets` with a URL and a key that user code gets in place of its own, `on_stage`
+    with each stage that begins and with None as it ends. `spans` holds the stage spans of the latest execution, also of
+    one that was cancelled.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class RolloutContext:
         on_phase: Callable[[RolloutStatus], None] | None = None,
         on_record: Callable[[tuple[Event, ...]], None] | None = None,
         on_secrets: Callable[[str, str | None], None] | None = None,
+        on_stage: Callable[[Stage | None], None] | None = None,
     ) -> None:
         self._way: _Way | Callable[[], _Way] = (
             chat_completions_url or os.environ.get(CHAT_COMPLETIONS_URL_ENV, ""),
@@ -62,6 +64,7 @@ class RolloutContext:
         self.on_phase = on_phase
         self.on_record = on_record
         self.on_secrets = on_secrets
+        self.on_stage = on_stage
         self.sample_source: SampleSource | None = None
         self.spans: list[StageSpan] = []
         self._outer: list[RolloutContext | None] = []
@@ -134,6 +137,11 @@ class RolloutContext:
         """Tell `on_phase`, if there is one; for backends."""
         if self.on_phase is not None:
             self.on_phase(phase)
+
+    def enter_stage(self, stage: Stage | None) -> None:
+        """Tell `on_stage`, if there is one, what the rollout does now; None between two stages. For backends."""
+        if self.on_stage is not None:
+            self.on_stage(stage)
 
     def record(self, *events: Event) -> None:
         """Have events of this rollout recorded in the ledger, soon and in this order; nothing waits for it.

@@ -1,4 +1,4 @@
-"""The time one stage of an execution took."""
+"""The stages of an execution: the one that goes on, with its limit, and the time that one took."""
 
 from __future__ import annotations
 
@@ -15,6 +15,20 @@ class StageSpan(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     started_at: int
     ended_at: int
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage that goes on, for those who watch over it from outside.
+
+    `name` as in spans, empty for work that has none. `began_at` is the wall clock's, in microseconds since the epoch,
+    `ends_at` its deadline on the monotonic clock, in seconds; None where it has none. `late` is the message of the
+    failure once that has passed.
+    """
+
+    name: str
+    began_at: int
+    ends_at: float | None = None
+    late: str = ""
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from rollbook.backends.limiter import Slots
 from rollbook.interception.endpoint import close_shared_endpoint
 from rollbook.sdk.context import RolloutContext, get_rollout_context
 from rollbook.sdk.sample import RolloutSample
-from rollbook.sdk.span import StageSpan, timed
+from rollbook.sdk.span import Stage, StageSpan, timed
 from rollbook.sdk.values import shown
 from rollbook.tasks.checks import check_whole
 from rollbook.tasks.data import Resources, TaskData
@@ -143,6 +143,7 @@ class TaskBackend(ExecutionBackend):
                 err_category=failure.category,
             )
         ctx.enter_phase(RolloutStatus.RUNNING)
+        ctx.on_stage = _as_in_a_result(ctx.on_stage)
         try:
             with ctx:
                 if await rollout.open():
@@ -153,6 +154,17 @@ class TaskBackend(ExecutionBackend):
         finally:
             await rollout.abort()
         return _result(trace, request)
+
+
+def _as_in_a_result(tell: Callable[[Stage | None], None] | None) -> Callable[[Stage | None], None]:
+    """Tells with the message that a trace's error becomes; see `_result`."""
+
+    def told(stage: Stage | None) -> None:
+        if tell is not None:
+            named = stage is not None and stage.name
+            tell(msgspec.structs.replace(stage, late=f"{stage.name}: {stage.late}") if stage and named else stage)
+
+    return told
 
 
 def _late(request: ExecutionRequest, *, queued_sec: float) -> ExecutionResult:

@@ -190,7 +190,7 @@ class Rollout:
             await run_shared(deadline, "the task's set-up", lambda: done(self._task.setup(self.data, self._started)))
             self._harness_ready = self._harness_open = True
             await run_shared(deadline, "the harness's set-up", lambda: self._harness.setup(self._started, self.data))
-            await run_stage(self._connect, "opening the interception endpoint", limit_sec=None)
+            await run_stage(self._connect, "opening the interception endpoint", limit_sec=None, name="setup")
             await run_shared(deadline, "handing out the prompt", self._hand_out_prompt)
 
     async def _hand_out_prompt(self) -> None:
@@ -202,7 +202,7 @@ class Rollout:
     async def _boot(self) -> None:
         with self._stages.during("boot"):
             if self._owned is not None:
-                await run_stage(self._start_own, "the runtime's start", limit_sec=None)
+                await run_stage(self._start_own, "the runtime's start", limit_sec=None, name="boot")
             self._runtime_started = True
             self._given.runtime = self._runtime
 
@@ -269,7 +269,12 @@ class Rollout:
         try:
             with self._budget.running():
                 said = await run_theirs(
-                    lambda: self._play(new), "the agent", limit_sec=self._budget.limit_sec, queued_sec=spent_sec
+                    lambda: self._play(new),
+                    "the agent",
+                    limit_sec=self._budget.limit_sec,
+                    queued_sec=spent_sec,
+                    name="agent",
+                    late=f"the agent exceeded its budget of {self._budget.limit_sec or 0.0:g}s",
                 )
         except StageError as error:
             failure = error
@@ -402,13 +407,14 @@ class Rollout:
                     lambda: done(self._task.finalize(self.data, self._started, self.trace)),
                     "finalize",
                     limit_sec=timeouts.finalize,
+                    name="finalize",
                 )
         except StageError as error:
             self._fail_ending("finalize", error)
             return
         try:
             with self._stages.during("scoring"):
-                await run_stage(self._score, "scoring", limit_sec=timeouts.scoring)
+                await run_stage(self._score, "scoring", limit_sec=timeouts.scoring, name="scoring")
         except StageError as error:
             self._fail_ending("scoring", error)
         self._tell_scores()

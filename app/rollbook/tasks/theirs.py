@@ -6,12 +6,10 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 
-from rollbook.backends.failures import Failure
-from rollbook.backends.stage import StageError, run_stage
+from rollbook.backends.stage import run_stage
 from rollbook.tasks.budget import SharedDeadline
 from rollbook.tasks.patience import patiently
 from rollbook_client.events import Event
-from rollbook_client.statuses import RolloutErrorCategory
 
 __all__ = ["done", "run_shared", "run_theirs", "telling"]
 
@@ -20,20 +18,23 @@ log = logging.getLogger(__name__)
 
 async def run_shared(deadline: SharedDeadline, who: str, step: Callable[[], Awaitable[None]]) -> None:
     """Run a step of the set-up, which has what is left of the deadline."""
-    try:
-        await run_theirs(step, who, limit_sec=deadline.remaining_sec())
-    except StageError as error:
-        if deadline.expired and error.__cause__ is None:
-            text = f"{who} ended the {deadline.limit_sec:g}s that the set-up of task and harness share"
-            raise StageError(Failure(text, RolloutErrorCategory.TIMEOUT)) from None
-        raise
+    late = f"{who} ended the {deadline.limit_sec or 0.0:g}s that the set-up of task and harness share"
+    await run_theirs(step, who, limit_sec=deadline.remaining_sec(), name="setup", late=late)
 
 
 async def run_theirs[T](
-    step: Callable[[], Awaitable[T]], who: str, *, limit_sec: float | None, queued_sec: float = 0.0
+    step: Callable[[], Awaitable[T]],
+    who: str,
+    *,
+    limit_sec: float | None,
+    queued_sec: float = 0.0,
+    name: str = "",
+    late: str | None = None,
 ) -> T:
     """`run_stage` for code that is not ours, and may not end when it is cancelled."""
-    return await run_stage(lambda: patiently(step(), who), who, limit_sec=limit_sec, queued_sec=queued_sec)
+    return await run_stage(
+        lambda: patiently(step(), who), who, limit_sec=limit_sec, queued_sec=queued_sec, name=name, late=late
+    )
 
 
 async def done(returned: Awaitable[None] | None) -> None:

@@ -15,12 +15,13 @@ from tests.support.scheduling import SAMPLE, PlayedPool, admit, only, settings, 
 from tests.support.stores import elsewhere
 
 
-async def test_request_with_lone_surrogates_is_run_within_its_deadlines(
+async def test_request_with_lone_surrogates_is_handed_over_as_it_came(
     ledger: Ledger, pool: PlayedPool, scheduler: Scheduler
 ) -> None:
-    await admit(ledger, "r", request=rb'{"initial_messages":[],"label":"\ud800","agent_timeout_sec":5}')
+    request = rb'{"initial_messages":[],"label":"\ud800","agent_timeout_sec":5}'
+    await admit(ledger, "r", request=request)
     await pool.until(lambda: bool(pool.running))
-    assert pool.deadlines[only(pool)].agent_sec == 5
+    assert pool.running[only(pool)].request == request
 
 
 async def test_claim_whose_slot_is_gone_when_it_is_answered_goes_back_uncounted(

@@ -13,7 +13,6 @@ import pytest
 
 from rollbook.scheduler.child import Child, ChildEvents
 from rollbook.scheduler.records import unpacked
-from rollbook.scheduler.runners import Deadline
 from rollbook.scheduler.wire import Assignment, Finished, Recorded
 from rollbook_client.events import Event, ExchangeStopped
 
@@ -80,8 +79,7 @@ class Runner:
 
     def assign(self, key: int, **metadata: object) -> None:
         request = msgspec.json.encode({"initial_messages": [], "grade": False, "metadata": metadata})
-        assignment = Assignment(key, f"r-{key}", request, "http://chat.example/", None, 0.0)
-        self.child.run(assignment, Deadline(None, None, None))
+        self.child.run(Assignment(key, f"r-{key}", request, "http://chat.example/", None, 0.0))
 
     async def end(self) -> None:
         async with asyncio.timeout(30):

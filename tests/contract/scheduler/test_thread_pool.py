@@ -13,7 +13,7 @@ from rollbook import AgentWorkflow, AgentWorkflowConfig, AgentWorkflowContext, L
 from rollbook.scheduler.records import unpacked
 from rollbook.scheduler.runner.logs import SecretRegistry
 from rollbook.scheduler.runner.thread import ThreadPool
-from rollbook.scheduler.runners import Deadline, Lost
+from rollbook.scheduler.runners import Lost
 from rollbook.scheduler.wire import Assignment, Finished, Recorded
 from rollbook_client.events import Phase
 from tests.support.ledger import CALLED
@@ -79,9 +79,6 @@ def assignment(key: int, **metadata: object) -> Assignment:
     return Assignment(key, f"r-{key}", request, "http://chat.example/", None, 0.0)
 
 
-NO_DEADLINE = Deadline(None, None, None)
-
-
 async def test_next_rollouts_run_after_one_ended_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     entered: list[str] = []
 
@@ -93,12 +90,12 @@ async def test_next_rollouts_run_after_one_ended_the_loop(caplog: pytest.LogCapt
 
     pool, reports = ThreadPool(LocalBackend(workflow=Flow), SecretRegistry(), lifespan=lifespan), Reports()
     await pool.start(reports)
-    pool.run(assignment(1, end="the loop"), NO_DEADLINE)
+    pool.run(assignment(1, end="the loop"))
     await reports.until(lambda: 1 in reports.ended)
     await reports.until(lambda: pool.trouble is not None)
     assert pool.free == 0
     await reports.until(lambda: pool.free > 0)
-    pool.run(assignment(2), NO_DEADLINE)
+    pool.run(assignment(2))
     await reports.until(lambda: 2 in reports.ended)
     second = reports.ended[2]
     assert isinstance(second, Finished)
@@ -112,7 +109,7 @@ async def test_next_rollouts_run_after_one_ended_the_loop(caplog: pytest.LogCapt
 async def test_what_a_rollout_records_comes_before_its_end() -> None:
     pool, reports = ThreadPool(LocalBackend(workflow=Flow), SecretRegistry()), Reports()
     await pool.start(reports)
-    pool.run(assignment(1, record=True), NO_DEADLINE)
+    pool.run(assignment(1, record=True))
     await reports.until(lambda: 1 in reports.ended)
     (message,) = reports.recordings
     assert [unpacked(record) for record in message.records] == [CALLED]

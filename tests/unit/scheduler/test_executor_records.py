@@ -15,7 +15,7 @@ from rollbook.scheduler.records import unpacked
 from rollbook.scheduler.runner import records
 from rollbook.scheduler.runner.executor import Executor
 from rollbook.scheduler.runner.logs import SecretRegistry
-from rollbook.scheduler.wire import Entered, Finished, Recorded, ToScheduler
+from rollbook.scheduler.wire import Entered, Finished, Recorded, Staged, ToScheduler
 from rollbook_client import events as ev
 from rollbook_client.statuses import RolloutStatus
 from tests.support.ledger import CALLED
@@ -58,7 +58,7 @@ async def test_records_come_after_their_phase_and_before_the_end_in_one_message(
         rollout.record(stop(3))
 
     messages = await messages_of(work)
-    assert [type(message) for message in messages] == [Entered, Recorded, Finished]
+    assert [type(message) for message in messages] == [Entered, Staged, Recorded, Finished]
     assert events_of(messages) == [stop(1), stop(2), stop(3)]
     end = messages[-1]
     assert isinstance(end, Finished)

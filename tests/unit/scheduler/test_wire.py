@@ -19,6 +19,7 @@ from rollbook.scheduler.wire import (
     FramePipe,
     FrameTooLongError,
     Ready,
+    Staged,
     ToScheduler,
 )
 from rollbook_client.events import StageSpan
@@ -26,6 +27,7 @@ from rollbook_client.events import StageSpan
 MESSAGES: list[msgspec.Struct] = [
     Ready(None),
     Entered(1, "running"),
+    Staged(1, "agent", 1_700_000_000_000_000, 12.5, "the agent is late"),
     Finished(2, "success", phases=("running", "grading"), sample=b'{"x":"' + b"y" * 700_000 + b'"}', reward=0.0),
     Finished(3, "failure", err_message="a\x00b", spans=(StageSpan("agent", 1, 2),), metrics={"n": None}),
 ]

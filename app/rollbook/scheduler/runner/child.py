@@ -100,7 +100,7 @@ async def _serve(
     marks = Marks(settings.marks)
     frames: FramePipe[ToRunner] = FramePipe(ToRunner, receive, lambda: close(False))  # type: ignore[arg-type]
     outbox = Outbox(frames.send)
-    executor = Executor(backend, secrets, outbox.put, on_grading=marks.enter_grading)
+    executor = Executor(backend, secrets, outbox.put, on_move=marks.move)
     await loop.create_unix_connection(lambda: frames, sock=pipe)
     mark_tasks(loop, marks)
     _arm_stacks(loop, settings)

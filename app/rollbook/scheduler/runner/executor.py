@@ -16,22 +16,19 @@ from rollbook.backends.scrub import SecretTexts, joined, scrub, secret_texts
 from rollbook.backends.settle import SettledResult, settle
 from rollbook.logformat import about
 from rollbook.scheduler.records import PackedRecord, RecordError, packed
-from rollbook.scheduler.wire import Assignment, Entered, Finished, Recorded, ToScheduler
+from rollbook.scheduler.wire import Assignment, Finished, Recorded, ToScheduler
 from rollbook.sdk.context import RolloutContext
 from rollbook.sdk.span import StageSpan as TimedStage
-from rollbook_client.events import Event, ModelCalled, Phase, StageSpan
+from rollbook_client.events import Event, ModelCalled, StageSpan
 from rollbook_client.jsons import loads
 from rollbook_client.statuses import RolloutStatus
 
 from .logs import SecretRegistry, running_about
-from .marks import current_key
+from .marks import whereabouts
 from .records import Records
+from .standing import Standing
 
 log = logging.getLogger(__name__)
-
-PHASE_DELAY_SEC = 0.005
-"""A phase is told so much later, or with the end if that comes first: a short rollout then costs one commit."""
-
 
 Spans = tuple[TimedStage, ...]
 
@@ -48,13 +45,12 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
 
 
 class _Execution:
-    __slots__ = ("cancelled", "phases", "secrets", "started", "task", "timer")
+    __slots__ = ("cancelled", "secrets", "standing", "started", "task")
 
-    def __init__(self, secrets: SecretTexts) -> None:
+    def __init__(self, standing: Standing, secrets: SecretTexts) -> None:
+        self.standing = standing
         self.secrets = secrets
         self.task: asyncio.Task[None] | None = None
-        self.phases: list[Phase] = []
-        self.timer: asyncio.TimerHandle | None = None
         self.cancelled = False
         self.started = False
 
@@ -68,7 +64,7 @@ class _Execution:
 class Executor:
     """Runs assignments on the current event loop and reports to ``emit``.
 
-    ``on_grading`` is told at once, with the key, when a grader is about to run; reports wait for the loop.
+    ``on_move`` is told at once where an execution stands, see `Standing`; reports wait for the loop.
     """
 
     def __init__(
@@ -77,9 +73,9 @@ class Executor:
         secrets: SecretRegistry,
         emit: Callable[[ToScheduler], None],
         *,
-        on_grading: Callable[[int], None] = lambda _key: None,
+        on_move: Callable[[int, bytes], None] = lambda _key, _place: None,
     ) -> None:
-        self._on_grading = on_grading
+        self._on_move = on_move
         self._backend = backend
         self._secrets = secrets
         self._emit = emit
@@ -89,10 +85,11 @@ class Executor:
 
     def start(self, assignment: Assignment) -> None:
         """Begin an execution; its end is reported in any case."""
-        execution = _Execution(secret_texts(assignment.chat_completions_url, assignment.llm_api_key))
+        standing = Standing(assignment.key, emit=self._emit, on_move=self._on_move)
+        execution = _Execution(standing, secret_texts(assignment.chat_completions_url, assignment.llm_api_key))
         self._executions[assignment.key] = execution
         self._ids[assignment.key] = assignment.rollout_id
-        token = current_key.set(assignment.key)
+        token = whereabouts.set(standing.where)
         named = running_about.set(
             about(assignment.rollout_id, attempt=assignment.attempt, scheduler=assignment.scheduler)
         )
@@ -100,7 +97,7 @@ class Executor:
             execution.task = asyncio.get_running_loop().create_task(self._run(assignment, execution))
         finally:
             running_about.reset(named)
-            current_key.reset(token)
+            whereabouts.reset(token)
 
     def cancel(self, key: int) -> None:
         """Request an execution's end: through its backend, which may have more to clean up than the task."""
@@ -154,26 +151,26 @@ class Executor:
             assignment.chat_completions_url,
             assignment.llm_api_key,
             rollout_id=assignment.rollout_id,
-            on_phase=lambda phase: self._entered(key, execution, phase),
+            on_phase=lambda phase: execution.standing.enter("grading" if phase is RolloutStatus.GRADING else "running"),
             on_record=_recorder(asyncio.get_running_loop(), assignment.rollout_id, clean, take),
             on_secrets=hide,
+            on_stage=execution.standing.enter_stage,
         )
         try:
             settled, spans = await self._execute(assignment, execution, ctx)
         finally:
             self._secrets.remove(key)
             self._records.flush(key)
+            execution.standing.end()
             del self._executions[key]
             del self._ids[key]
         for warning in settled.warnings:
             log.warning("rollout %s: %s", assignment.rollout_id, clean(warning))
-        if execution.timer is not None:
-            execution.timer.cancel()
         self._emit(
             Finished(
                 key=key,
                 status=_ended(settled.status),
-                phases=tuple(execution.phases),
+                phases=tuple(execution.standing.phases),
                 sample=settled.sample,
                 reduced=settled.reduced,
                 reward=settled.reward,
@@ -203,6 +200,7 @@ class Executor:
                 grade=admitted.grade,
                 queued_sec=assignment.queued_sec,
             )
+            execution.standing.begin(request)
             with ctx:
                 outcome = await self._backend.execute(request)
             return settle(outcome), outcome.spans
@@ -216,25 +214,9 @@ class Executor:
             failed = SettledResult(status=RolloutStatus.FAILURE, err_message=message, err_category=failure.category)
             return failed, tuple(ctx.spans)
 
-    def _entered(self, key: int, execution: _Execution, phase: RolloutStatus) -> None:
-        if phase is RolloutStatus.GRADING:
-            self._on_grading(key)
-        execution.phases.append("grading" if phase is RolloutStatus.GRADING else "running")
-        if execution.timer is None:
-            loop = asyncio.get_running_loop()
-            execution.timer = loop.call_later(PHASE_DELAY_SEC, self._tell_phases, key, execution)
-
     def _tell_records(self, key: int, records: tuple[PackedRecord, ...]) -> None:
-        self._tell_phases(key, self._executions[key])  # what is recorded belongs to a phase that was entered
+        self._executions[key].standing.tell()  # what is recorded belongs to a phase that was entered
         self._emit(Recorded(key, records))
-
-    def _tell_phases(self, key: int, execution: _Execution) -> None:
-        if execution.timer is not None:
-            execution.timer.cancel()
-            execution.timer = None
-        for phase in execution.phases:
-            self._emit(Entered(key, phase))
-        execution.phases.clear()
 
 
 def _recorder(

@@ -18,7 +18,7 @@ import msgspec
 
 from rollbook.backends.base import ExecutionBackend
 from rollbook.scheduler.loops import FIRST_BACKOFF_SEC, LONGEST_BACKOFF_SEC
-from rollbook.scheduler.runners import UNBOUNDED_SLOTS, Deadline, Lost, Reports
+from rollbook.scheduler.runners import UNBOUNDED_SLOTS, Lost, Reports
 from rollbook.scheduler.wire import Assignment, Entered, Finished, Recorded, ToScheduler
 
 from .executor import Executor
@@ -86,7 +86,7 @@ class ThreadPool:
         self._thread.start()
         await self._begun
 
-    def run(self, assignment: Assignment, deadline: Deadline) -> None:
+    def run(self, assignment: Assignment) -> None:
         """Hand an execution to the thread; its deadlines are the backend's to keep."""
         assert self._inner is not None
         self._running.add(assignment.key)
