@@ -6,11 +6,9 @@ What a rollout decides about model calls is in turns.py, time in budget.py and t
 from __future__ import annotations
 
 import asyncio
-import base64
 import copy
 import logging
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -30,8 +28,8 @@ from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError, check
 from rollbook.tasks.harnesses.returned import returned_messages
 from rollbook.tasks.limits import RolloutLimits, checked_limits
 from rollbook.tasks.runtimes.base import Runtime, made_by
-from rollbook.tasks.runtimes.homes import in_thread
-from rollbook.tasks.scoring import check_scores, score
+from rollbook.tasks.saving import trace_saved
+from rollbook.tasks.scoring import check_scores, odd_scores_out, score
 from rollbook.tasks.task import Task
 from rollbook.tasks.theirs import done, run_shared, run_theirs, telling
 from rollbook.tasks.timing import Stage, Stages
@@ -39,9 +37,8 @@ from rollbook.tasks.toolsets import ToolsetIndex
 from rollbook.tasks.turns import Turns
 from rollbook.tasks.verdicts import segment_errors, stage_error
 from rollbook.traces.events import called
-from rollbook.traces.storage import dumps
 from rollbook.traces.trace import Trace, TraceError
-from rollbook_client.events import Event, MetricRecorded, RewardRecorded, TraceSaved
+from rollbook_client.events import Event, MetricRecorded, RewardRecorded
 from rollbook_client.jsons import copied
 from rollbook_client.statuses import RolloutErrorCategory
 
@@ -51,11 +48,6 @@ log = logging.getLogger(__name__)
 
 CLEAN_UP_SEC = 30.0
 """What user code is given to clean up; a runtime's stop has limits of its own."""
-
-COMPRESSION = 3
-"""Of zlib: higher levels save a few per cent and take several times as long."""
-PACKED_AT_ONCE_BYTES = 64 * 1024
-"""Traces up to this take less than a few milliseconds; a thread would take longer on a busy machine."""
 
 type _State = Literal["new", "open", "over", "closed"]
 
@@ -417,6 +409,8 @@ class Rollout:
                 await run_stage(self._score, "scoring", limit_sec=timeouts.scoring, name="scoring")
         except StageError as error:
             self._fail_ending("scoring", error)
+        for found in odd_scores_out(self.trace):
+            self._record(found)
         self._tell_scores()
 
     def _fail_ending(self, stage: Stage, error: StageError) -> None:
@@ -464,14 +458,7 @@ class Rollout:
                 log.exception("rollout %s: its runtime could not be stopped", self.trace.rollout_id)
         if saving:
             self.trace.ok = not self._failed
-            await self._save()
-
-    async def _save(self) -> None:
-        written = dumps(self.trace)
-        # Ten megabytes take more than half a second, and other rollouts wait for the model's answers meanwhile.
-        large = len(written) > PACKED_AT_ONCE_BYTES
-        packed = await in_thread(lambda: _packed(written)) if large else _packed(written)
-        self._tell(TraceSaved(attempt=0, version=self.trace.version, size_bytes=len(written), data=packed))
+            self._tell(await trace_saved(self.trace))
 
     def _give_over(self) -> None:
         """Take no further step; what another task has closed stays so."""
@@ -502,10 +489,6 @@ class Rollout:
     def _record(self, error: TraceError) -> None:
         self._failed = True
         self.trace.errors.append(error)
-
-
-def _packed(written: bytes) -> str:
-    return base64.b64encode(zlib.compress(written, COMPRESSION)).decode("ascii")
 
 
 def _ended(stage: str, kind: str, message: str) -> TraceError:

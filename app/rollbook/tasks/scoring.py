@@ -16,9 +16,10 @@ from rollbook.tasks.judge import Judge
 from rollbook.tasks.patience import patiently
 from rollbook.tasks.running import call_hook
 from rollbook.tasks.task import Task, check_names
+from rollbook.traces.mending import mend_scores, odd_scores
 from rollbook.traces.trace import Trace, TraceError
 
-__all__ = ["Scoring", "check_scores", "score", "seed_scores"]
+__all__ = ["Scoring", "check_scores", "odd_scores_out", "score", "seed_scores"]
 
 STAGE = "scoring"
 
@@ -67,6 +68,19 @@ async def score(given: Given, task: Task[Any], harness: object = None) -> list[T
     scoring = Scoring(given, task, harness)
     await scoring.run()
     return scoring.errors
+
+
+def odd_scores_out(trace: Trace) -> list[TraceError]:
+    """Make scores null that are no numbers, weights away with them; an error for each, named as it was.
+
+    What methods return has been looked at; this is about what a task's code puts into the trace by itself.
+    """
+    odd = odd_scores(trace)
+    mend_scores(trace)
+    return [
+        trace_error(STAGE, TaskError(f"{where} of the trace is {what}; put a finite number there"), who="the task")
+        for where, what in odd.items()
+    ]
 
 
 class Scoring:

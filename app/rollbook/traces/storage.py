@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
-import numbers
+import logging
 import zlib
 from typing import Any
 
 import msgspec
 
+from rollbook.traces.mending import is_sound, mended, stand_in
 from rollbook.traces.trace import VERSION, Trace
 from rollbook_client.jsons import JsonError, loads_lenient
+
+log = logging.getLogger(__name__)
 
 _LEVEL = 4
 """Of zlib. The highest makes traces 5 to 10 per cent smaller still and takes three times as long."""
 
 
 class TraceFormatError(ValueError):
-    """Bytes are no trace, or none that this Rollbook reads, or a trace cannot be written."""
+    """Bytes are no trace, or none that this Rollbook reads."""
 
 
 class _Version(msgspec.Struct):
@@ -26,23 +28,21 @@ class _Version(msgspec.Struct):
 
 
 def dumps(trace: Trace) -> bytes:
-    """The trace as JSON, UTF-8. In `task`, `info` and messages, a value without a JSON form is replaced by its
-    type's name in angle brackets and a number that is not finite by null: no payload costs a trace.
-
-    Raises:
-        TraceFormatError: a score or a weight is not finite, or a mapping has keys that no JSON object can have.
-    """
-    for field in ("rewards", "metrics", "weights"):
-        for name, value in getattr(trace, field).items():
-            if value is not None and not math.isfinite(value):
-                raise TraceFormatError(f"{field}[{name!r}] is {value}; record null where there is no score")
-    try:
+    """The trace as JSON, UTF-8. It is written whatever a task's code has put into it: see `mended`."""
+    if is_sound(trace):
         try:
-            return msgspec.json.encode(trace, enc_hook=_stand_in)
-        except UnicodeEncodeError:  # lone surrogates, which only ASCII escapes can carry
-            return _ascii(msgspec.to_builtins(trace, enc_hook=_stand_in, str_keys=True))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TraceFormatError(f"the trace cannot be written as JSON: {error}") from error
+            return _written(trace)
+        except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError):  # by values of user code
+            log.debug("trace %s cannot be written as it is", trace.rollout_id, exc_info=True)
+    log.warning("trace %s holds values without a JSON form; they are replaced", trace.rollout_id)
+    return _written(mended(trace))
+
+
+def _written(trace: Trace) -> bytes:
+    try:
+        return msgspec.json.encode(trace, enc_hook=stand_in)
+    except UnicodeEncodeError:  # lone surrogates, which only ASCII escapes can carry
+        return _ascii(msgspec.to_builtins(trace, enc_hook=stand_in, str_keys=True))
 
 
 def loads(data: bytes | str) -> Trace:
@@ -99,15 +99,6 @@ def _check(trace: Trace) -> None:
         fits = fits and all(at is None or 0 <= at < len(trace.nodes) for at in (call.prompt, call.node))
         if not fits or (call.node is not None and trace.nodes[call.node].parent != call.prompt):
             raise TraceFormatError(f"the trace is damaged: call {number} does not fit the messages")
-
-
-def _stand_in(value: Any) -> Any:
-    """What stands for a value of user code that msgspec does not write: a number of other libraries is one."""
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        return float(value)
-    return f"<{type(value).__name__}>"
 
 
 def _ascii(document: Any) -> bytes:
