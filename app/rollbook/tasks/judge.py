@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import math
 import os
 import random
 import ssl
@@ -18,6 +17,7 @@ import msgspec
 
 from rollbook.backends.json_form import plain
 from rollbook.sdk.values import MessageDict, shown
+from rollbook.tasks.checks import check_finite, check_number, check_whole
 from rollbook.tasks.errors import JudgeError
 from rollbook.traces.calls import CallError, ModelCall, Usage
 from rollbook.traces.sample import sample_messages
@@ -70,12 +70,15 @@ class Judge:
     ) -> None:
         if not name or not model or not rubric:
             raise ValueError("a judge needs a name, a model and a rubric")
-        if not math.isfinite(weight):
-            raise ValueError(f"the judge {name} has the weight {shown(weight)}; give it a finite number")
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(f"the judge {name} scores from {low} to {high}; give two finite numbers, low before high")
-        if not (timeout_sec > 0 and tries >= 1 and backoff_sec >= 0):
-            raise ValueError(f"the judge {name} needs timeout_sec above 0, tries from 1 on, backoff_sec from 0 on")
+        who = f"the judge {name}: "
+        check_finite(weight, f"{who}weight")
+        check_finite(low, f"{who}low")
+        check_finite(high, f"{who}high")
+        if not low < high:
+            raise ValueError(f"{who}low must be below high; got {low} and {high}")
+        check_number(timeout_sec, f"{who}timeout_sec", unit="seconds", optional=False)
+        check_whole(tries, f"{who}tries", least=1, optional=False)
+        check_finite(backoff_sec, f"{who}backoff_sec", least=0)
         self.name = name
         self.model = model
         self.rubric = rubric

@@ -131,6 +131,15 @@ async def test_chat_tries_again_what_may_pass(stage: Stage) -> None:
     assert [call.error.status if call.error else 200 for call in trace.calls] == [429, 503, 200]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("tries", 0), ("tries", 2.0), ("tries", None), ("backoff_sec", -1), ("backoff_sec", float("nan"))],
+)
+def test_numbers_of_chat_that_cannot_be_meant_are_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{field} must be "):
+        ChatHarness(**{field: value})
+
+
 async def test_chat_gives_up_after_its_tries_and_names_the_model(stage: Stage) -> None:
     async with ModelServer(default=Status(503)) as model:
         trace = await played(stage.rollout(model, ChatHarness(tries=3, backoff_sec=0)))

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import math
+import re
 from typing import Any
 
 import pytest
@@ -236,13 +238,33 @@ async def test_conversation_that_is_no_utf8_is_sent_all_the_same(monkeypatch: py
     [
         ({"name": ""}, "needs a name"),
         ({"rubric": ""}, "a rubric"),
-        ({"weight": float("nan")}, "the weight nan"),
-        ({"low": 1, "high": 1}, "scores from 1 to 1"),
-        ({"low": 0, "high": float("inf")}, "scores from 0 to inf"),
-        ({"tries": 0}, "tries from 1 on"),
-        ({"timeout_sec": 0}, "timeout_sec above 0"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         judge(**settings)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("weight", math.nan, "weight must be a finite number; got nan"),
+        ("weight", "2", "weight must be a finite number; got '2'"),
+        ("low", None, "low must be a finite number; got None"),
+        ("high", math.inf, "high must be a finite number; got inf"),
+        ("high", 10**400, "high must be a finite number"),
+        ("low", 1.0, "low must be below high; got 1.0 and 1.0"),
+        ("timeout_sec", 0, "timeout_sec must be seconds above zero; got 0"),
+        ("timeout_sec", None, "timeout_sec must be seconds above zero; got None"),
+        ("timeout_sec", math.inf, "timeout_sec must be seconds above zero; got inf"),
+        ("tries", 0, "tries must be a whole number from 1 on; got 0"),
+        ("tries", 1.5, "tries must be a whole number from 1 on; got 1.5"),
+        ("tries", True, "tries must be a whole number from 1 on; got True"),
+        ("backoff_sec", -1, "backoff_sec must be a finite number from 0 on; got -1"),
+        ("backoff_sec", math.nan, "backoff_sec must be a finite number from 0 on; got nan"),
+        ("backoff_sec", "1", "backoff_sec must be a finite number from 0 on; got '1'"),
+    ],
+)
+def test_number_that_cannot_be_meant_is_refused_with_its_field(field: str, value: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"the judge style: {text}")):
+        judge(**{field: value})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import random
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -12,6 +14,7 @@ from typing import Any, ClassVar
 import httpx
 
 from rollbook.sdk.values import MessageDict
+from rollbook.tasks.checks import check_finite, check_whole
 from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError
 from rollbook_client.retries import retry_after_sec
 
@@ -19,6 +22,9 @@ __all__ = ["ChatHarness"]
 
 PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
 """What may be over when the same is asked again."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Alone, as in the names of files that are not UTF-8. No model server takes it."""
 
 
 class ChatHarness(Harness):
@@ -41,8 +47,8 @@ class ChatHarness(Harness):
         tries: int = 5,
         backoff_sec: float = 0.5,
     ) -> None:
-        if tries < 1 or backoff_sec < 0:
-            raise ValueError(f"tries must be 1 or more and backoff_sec 0 or more, got {tries} and {backoff_sec}")
+        check_whole(tries, "tries", least=1, optional=False)
+        check_finite(backoff_sec, "backoff_sec", least=0)
         self.model = model
         self.params = dict(params or {})
         self.tries, self.backoff_sec = tries, backoff_sec
@@ -64,13 +70,15 @@ class ChatHarness(Harness):
         return body | {"tools": definitions} if definitions else body
 
     async def _ask(self, client: httpx.AsyncClient, exchange: Exchange, body: dict[str, Any]) -> MessageDict:
-        url, headers = f"{exchange.base_url}/chat/completions", {"Authorization": f"Bearer {exchange.api_key}"}
+        url = f"{exchange.base_url}/chat/completions"
+        headers = {"Authorization": f"Bearer {exchange.api_key}", "Content-Type": "application/json"}
+        sent = json.dumps(body, allow_nan=False).encode()  # ASCII: what has no UTF-8 form goes back as it came
         number = 0
         while True:
             number += 1
             delay_sec = self.backoff_sec * 2 ** (number - 1) * random.uniform(0.5, 1.0)
             try:
-                answer = await client.post(url, json=body, headers=headers)
+                answer = await client.post(url, content=sent, headers=headers)
             except httpx.TransportError as error:
                 failure = HarnessError(f"the model call failed: {type(error).__name__} {error}")
             else:
@@ -112,4 +120,4 @@ def _is_call(call: Any) -> bool:
 async def _result(exchange: Exchange, call: dict[str, Any]) -> MessageDict:
     function = call.get("function") or {}
     content = await exchange.tools.call(str(function.get("name")), function.get("arguments") or "{}")
-    return {"role": "tool", "tool_call_id": call.get("id"), "content": content}
+    return {"role": "tool", "tool_call_id": call.get("id"), "content": _SURROGATE.sub("\ufffd", content)}
