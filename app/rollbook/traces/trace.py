@@ -25,7 +25,7 @@ Stage = Literal["boot", "setup", "agent", "finalize", "scoring"]
 class Rewrite(msgspec.Struct, frozen=True):
     """What a hook changed in a request or a response: the messages before and after, those that changed only.
 
-    `call` is the number of the call it belongs to, None for the prompt that a rollout starts from.
+    `call` is the number of the call whose response it is; None for a request's: calls are numbered as they end.
     """
 
     hook: str
