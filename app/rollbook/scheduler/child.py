@@ -111,6 +111,7 @@ class Child:
         self.retired = False
         """Takes no more work; ends when what it runs is over."""
         self.broken = False
+        self._asked_to_end = False
 
     @property
     def pid(self) -> int | None:
@@ -144,7 +145,7 @@ class Child:
                     "rollbook.scheduler.runner",
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=(settings.pipe, settings.marks, settings.stacks),
-                    env=_environment(settings),
+                    env={**public_environment(), SETTINGS_VARIABLE: msgspec.json.encode(settings).decode()},
                     start_new_session=True,  # a group of its own: what user code left behind ends with the runner
                 )
             except BaseException:
@@ -252,6 +253,11 @@ class Child:
         self._stacks.seek(0)
         return innermost_frames(self._stacks.read(STACK_BYTES).decode("utf-8", "replace"))
 
+    @property
+    def tidied_up(self) -> bool:
+        """Whether the process ended as it was asked to, after its backend had shut down."""
+        return self._asked_to_end and self._process is not None and self._process.returncode == 0
+
     def death(self) -> str:
         """How the process ended, in the words that follow its name."""
         code = None if self._process is None else self._process.returncode
@@ -275,6 +281,7 @@ class Child:
         self.retired = True
         if self._process is None:
             return
+        self._asked_to_end = True
         self._send(Shutdown())
         try:
             async with asyncio.timeout(timeout_sec) as timer:
@@ -303,10 +310,9 @@ class Child:
         self._stacks.close()
 
 
-def _environment(settings: RunnerSettings) -> dict[str, str]:
-    """The runner's environment: ours, without what user code has no business with."""
-    ours = {name: value for name, value in os.environ.items() if name not in PRIVATE_VARIABLES}
-    return {**ours, SETTINGS_VARIABLE: msgspec.json.encode(settings).decode()}
+def public_environment() -> dict[str, str]:
+    """Our environment, without what user code has no business with."""
+    return {name: value for name, value in os.environ.items() if name not in PRIVATE_VARIABLES}
 
 
 def innermost_frames(stacks: str, count: int = 3) -> str:

@@ -12,6 +12,7 @@ from rollbook.ledger.clock import host_clock_us
 from rollbook_client.events import Phase, StageSpan
 
 from .child import Child, ChildEvents, Running
+from .leftovers import Leftovers
 from .loops import FIRST_BACKOFF_SEC, LONGEST_BACKOFF_SEC, Loop
 from .runners import Lost, Reports
 from .wire import Assignment, Finished, Recorded
@@ -22,6 +23,8 @@ WATCH_INTERVAL_SEC = 0.5
 GRACE_SEC = 2.0
 """How long a deadline or a cancellation may pass before a blocked runner is taken for unable to obey it."""
 KILL_SHUTDOWN_SEC = 5.0
+LEFTOVERS_SEC = 10.0
+"""How long a stop waits for the removal of what killed runners left."""
 
 
 class PoolSettings(msgspec.Struct, frozen=True):
@@ -51,6 +54,7 @@ class ChildPool:
         self._children: list[Child] = []
         self._condemned: dict[Child, Condemned] = {}
         self._reports: Reports | None = None
+        self._leftovers = Leftovers()
         self._closing: dict[Child, asyncio.Task[None]] = {}
         self._spawn_after = 0.0
         self._watch = Loop("runner-watch", self._watch_once, interval_sec=WATCH_INTERVAL_SEC)
@@ -132,6 +136,7 @@ class ChildPool:
         self._stopping = True
         await self._watch.stop()
         await asyncio.gather(*(child.shut_down(timeout_sec) for child in self._children), *self._closing.values())
+        await self._leftovers.settle(LEFTOVERS_SEC)
 
     # What children report
 
@@ -173,6 +178,8 @@ class ChildPool:
                 self._tell().finished(ended)
         child.running.clear()
         child.close()
+        if child.slots and not child.tidied_up:
+            self._leftovers.look()
         if child.slots == 0:
             # It never became ready: the next one is likely to end the same way.
             if not child.broken:

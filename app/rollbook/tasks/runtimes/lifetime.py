@@ -8,6 +8,7 @@ import os
 import posixpath
 import shlex
 import signal
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -57,7 +58,9 @@ _CANNOT_BE_STARTED = 126
 _ENDING_SEC = 5.0
 """How long a killed command may take to be gone before a cancelled call stops waiting for it."""
 _STOPPED_MEANWHILE = "the runtime was stopped while it started"
-_swept: set[Path] = set()
+_SWEEP_PAUSE_SEC = 10.0
+_swept: dict[Path, float] = {}
+"""Where runtimes of this process are made, and when those of killed owners were last removed there."""
 
 
 class OwnedRuntime(Runtime):
@@ -256,10 +259,7 @@ class OwnedRuntime(Runtime):
             if not self._slots.take():
                 await self._slots.wait()
             self._undo.callback(self._slots.give_back)
-        if self._parent not in _swept:
-            _swept.add(self._parent)
-            for path in await sweep(self._parent):
-                log.warning("Removed the runtime folder %s, whose owner was killed", path)
+        await _sweep_now_and_then(self._parent)
         home = Home(self._parent)
         self._undo.push_async_callback(home.remove)
         self._home = home.path
@@ -313,6 +313,19 @@ class OwnedRuntime(Runtime):
             raise RuntimeStoppedError("the runtime was stopped; use it before its owner stops it")
         if self._starting is None or not self._starting.done():
             raise RuntimeStoppedError("the runtime is not started; await start() first")
+
+
+async def _sweep_now_and_then(parent: Path) -> None:
+    """Remove what killed owners left, unless this process has just done so. No runtime fails for it."""
+    now = time.monotonic()
+    if now - _swept.get(parent, -_SWEEP_PAUSE_SEC) < _SWEEP_PAUSE_SEC:
+        return
+    _swept[parent] = now
+    try:
+        for path in await sweep(parent):
+            log.warning("Removed the runtime folder %s, whose owner was killed", path)
+    except RuntimeFailedError as error:
+        log.error("%s", error)
 
 
 def _completed(process: HostProcess, *, timed_out: bool = False) -> Completed:
