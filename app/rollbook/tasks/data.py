@@ -14,7 +14,7 @@ from rollbook.backends.json_form import is_plain, plain
 from rollbook.sdk.values import MessageDict, message_list, shown
 from rollbook.tasks.checks import check_number, check_whole
 
-__all__ = ["NetworkPolicy", "Resources", "TaskData", "Timeouts"]
+__all__ = ["NetworkPolicy", "Resources", "TaskData", "Timeouts", "checked_messages"]
 
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 
@@ -102,7 +102,7 @@ class TaskData(Struct, frozen=True, kw_only=True):
     id: str
     name: str | None = None
     prompt: str | list[MessageDict] | None = None
-    """Text of the user's first message, or whole messages; None where a user opens the exchange."""
+    """Text of the user's first message, or whole messages; None, or no messages, where a user opens the exchange."""
     system_prompt: str | None = None
     timeouts: Timeouts = Timeouts()
     resources: Resources = Resources()
@@ -120,7 +120,7 @@ class TaskData(Struct, frozen=True, kw_only=True):
         if self.prompt == "":
             raise ValueError(f"{who}.prompt is empty text; leave it out (None) where a user opens the exchange")
         if self.prompt is not None and not isinstance(self.prompt, str):
-            msgspec.structs.force_setattr(self, "prompt", _messages(self.prompt, f"{who}.prompt"))
+            msgspec.structs.force_setattr(self, "prompt", checked_messages(self.prompt, f"{who}.prompt") or None)
         for name, kind in (("timeouts", Timeouts), ("resources", Resources), ("network", NetworkPolicy)):
             value = getattr(self, name)
             if not isinstance(value, kind):
@@ -187,7 +187,8 @@ def _fits(host: str, pattern: str) -> bool:
     return pattern == "*" or host == pattern or (pattern.startswith("*.") and fnmatch.fnmatchcase(host, pattern))
 
 
-def _messages(value: Any, what: str) -> list[MessageDict]:
+def checked_messages(value: Any, what: str) -> list[MessageDict]:
+    """Messages as JSON data of their own; raises ``ValueError``, beginning with `what`, for what are none."""
     messages = message_list(value, what)
     for index, message in enumerate(messages):
         if not isinstance(message.get("role"), str) or not message["role"]:

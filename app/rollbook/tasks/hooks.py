@@ -22,6 +22,8 @@ type Kind = Literal["reward", "metric", "stop", "intercept"]
 type Boundary = Literal["request", "response", "trace"]
 
 _MARKS = "__rollbook_hooks__"
+_INSIDE = ("fget", "func", "__func__")
+"""Where properties, cached properties, partial and class methods have the function that they were made of."""
 
 
 class _Mark(Struct, frozen=True):
@@ -158,14 +160,27 @@ def _collected(cls: type[Hooked]) -> HookSet:
 
 
 def _found(cls: type[Hooked]) -> Iterator[Hook]:
-    marked = {name for base in cls.__mro__ for name, value in vars(base).items() if getattr(value, _MARKS, ())}
+    marked = {name for base in cls.__mro__ for name, value in vars(base).items() if _marks_in(value)}
     for name in sorted(marked):
         method = inspect.getattr_static(cls, name)
+        if hidden := () if getattr(method, _MARKS, ()) else _marks_in(method):
+            raise TypeError(
+                f"@{hidden[0].kind} {cls.__name__}.{name} is a {type(method).__name__}, which is no method; "
+                f"write `def {name}(self, …)` with @{hidden[0].kind} above it"
+            )
         if marks := getattr(method, _MARKS, ()):
             try:
                 yield _hook(cls, name, method=method, marks=marks)
             except TypeError as error:
                 raise TypeError(f"{error}{_place(method)}") from None
+
+
+def _marks_in(value: Any) -> tuple[_Mark, ...]:
+    """The marks of an attribute, or of the function that a property or a partial method has made its own."""
+    for found in (value, *(getattr(value, name, None) for name in _INSIDE)):
+        if marks := getattr(found, _MARKS, ()):
+            return marks  # type: ignore[no-any-return]
+    return ()
 
 
 def _place(method: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from rollbook.sdk.values import MessageDict
+from rollbook.sdk.values import MessageDict, shown
 from rollbook.tasks.rollout import Rollout
 
 __all__ = ["Interaction", "User", "alternate", "interact"]
@@ -37,7 +37,8 @@ class Interaction:
     async def turn(self, said: str | list[MessageDict] | None = None) -> str | None:
         """Say something, and return the text of the agent's last message; None where it answered nothing.
 
-        Without anything said the agent starts from the task's prompt, or goes on by itself.
+        Without anything said the agent starts from the task's prompt, or goes on by itself. Raises ``TypeError`` for
+        what is neither text nor messages, before anything has changed.
         """
         new = [{"role": "user", "content": said}] if isinstance(said, str) else said
         turns = self._rollout.trace.num_turns
@@ -46,12 +47,22 @@ class Interaction:
 
 
 async def interact(rollout: Rollout, user: User) -> None:
-    """Let `user` drive an open rollout until one of them has no more to say. A task with a prompt begins with it."""
+    """Let `user` drive an open rollout until one of them has no more to say. A task with a prompt begins with it.
+
+    Where `user` raises, or returns what is no text, the rollout has failed by that, and the error goes on to the
+    caller.
+    """
     talk = Interaction(rollout)
     if rollout.data.prompt is not None:
         await talk.turn()
     while not talk.over:
-        said = await user(talk.messages)
+        try:
+            said = await user(talk.messages)
+            if said is not None and not isinstance(said, str):
+                raise TypeError(f"the user returned {shown(said)}; have it return text, or None for the end")
+        except Exception as error:
+            rollout.break_off(error, who="the user")
+            raise
         if said is None:
             return
         await talk.turn(said)

@@ -22,7 +22,7 @@ from rollbook.sdk.values import MessageDict, finite_number
 from rollbook.tasks.arguments import Given
 from rollbook.tasks.at_work import AtWork, EndedByAnother
 from rollbook.tasks.budget import CumulativeBudget, SharedDeadline
-from rollbook.tasks.data import TaskData
+from rollbook.tasks.data import TaskData, checked_messages
 from rollbook.tasks.errors import RuntimeStoppedError, TaskError, trace_error
 from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError, checked_harness
 from rollbook.tasks.harnesses.returned import returned_messages
@@ -137,12 +137,13 @@ class Rollout:
         """Bring up everything the program needs; False where that failed, and the trace says why.
 
         Raises:
-            RuntimeStoppedError: the borrowed runtime has been stopped by its owner.
+            RuntimeStoppedError: the borrowed runtime has been stopped by its owner, or was never started.
             RuntimeError: it was opened before.
         """
         if self._state != "new":
             raise RuntimeError("this rollout was opened before; make a new one for each run")
         self._check_borrowed()
+        self._check_lent()
         self._state = "open"
         try:
             with self._at_work:
@@ -227,18 +228,28 @@ class Rollout:
         """Run the program until it yields; `messages` are a user's, added to the conversation.
 
         False once the exchange is over: it has failed, was stopped, brought no turn, or was not open. Raises
-        ``RuntimeError`` while another task opens or steps.
+        ``RuntimeError`` while another task opens or steps, and ``TypeError`` for what are no messages.
         """
+        try:
+            new = [] if messages is None else checked_messages(messages, "messages")
+        except ValueError as error:
+            raise TypeError(str(error)) from error
         if self._state != "open" or self._failed or self._turns.stopped:
             return False
         try:
             with self._at_work:
-                return await self._stepped(copied(list(messages or ())))
+                return await self._stepped(new)
         except asyncio.CancelledError:
             await self.abort()
             raise
         except EndedByAnother:
             return False
+
+    def break_off(self, error: BaseException, *, who: str) -> None:
+        """Fail an open rollout by what `who` raised, who drives its exchange; it takes no further step."""
+        if self._state == "open":
+            self._record(trace_error("agent", error, who=who))
+            self._give_over()
 
     async def _stepped(self, new: list[MessageDict]) -> bool:
         before = self.trace.num_turns
@@ -319,8 +330,9 @@ class Rollout:
         """Finalize, score and free everything; the trace, also when called again.
 
         ``scored=False`` leaves finalize and scores out. Another task that opens or steps is told False, and the
-        rollout has failed then. Raises ``RuntimeStoppedError``, with everything else freed, where the borrowed runtime
-        has been stopped by its owner.
+        rollout has failed then. Of one that was never opened nothing is kept. Raises ``RuntimeStoppedError``, with
+        everything else freed and the trace saved as one that failed, where the borrowed runtime has been stopped by
+        its owner.
         """
         if self._state == "closed":
             await self._freed.wait()
@@ -339,12 +351,15 @@ class Rollout:
             self._record(_ended("scoring", "Aborted", "the rollout was aborted while it was closed"))
         except BaseException:
             self._failed = True
-            await self._free(saving=True)
+            await self._free(saving=opened)
             raise
-        lost = self._borrowed_is_stopped()
-        await self._free(saving=True)
-        if lost:
-            self._check_borrowed()
+        lost = self._lost()
+        if lost is not None:
+            stage = self.trace.spans[-1].stage if self.trace.spans else "boot"
+            self._record(_ended(stage, type(lost).__name__, str(lost)))
+        await self._free(saving=opened)
+        if lost is not None:
+            raise lost
         return self.trace
 
     async def abort(self) -> None:
@@ -470,11 +485,21 @@ class Rollout:
     def _borrowed_is_stopped(self) -> bool:
         return self._owned is None and self._runtime is not None and self._runtime.stopped
 
+    def _lost(self) -> RuntimeStoppedError | None:
+        if not self._borrowed_is_stopped():
+            return None
+        return RuntimeStoppedError(
+            "the borrowed runtime has been stopped by its owner; keep it until its borrowers have closed"
+        )
+
     def _check_borrowed(self) -> None:
-        if self._borrowed_is_stopped():
-            raise RuntimeStoppedError(
-                "the borrowed runtime has been stopped by its owner; keep it until its borrowers have closed"
-            )
+        if (lost := self._lost()) is not None:
+            raise lost
+
+    def _check_lent(self) -> None:
+        """Whoever lends a runtime has started it."""
+        if self._owned is None and self._runtime is not None:
+            _ = self._runtime.folder
 
     def _record_stage(self, stage: Stage, error: StageError) -> None:
         self._record(stage_error(stage, error))
@@ -492,5 +517,5 @@ class Rollout:
 
 
 def _ended(stage: str, kind: str, message: str) -> TraceError:
-    """The entry for an end that another task brought about; nothing is learned of the agent by it."""
+    """The entry for an end that another task or the runtime's owner brought about: it says nothing of the agent."""
     return TraceError(stage=stage, type=kind, message=message, category=RolloutErrorCategory.INTERNAL_ERROR.value)

@@ -310,6 +310,8 @@ async def test_rollout_that_was_never_opened_can_be_closed(stage: Stage) -> None
     rollout = stage.rollout(None, Ending(log=log), task=Told(log))
     trace = await rollout.close()
     assert trace is rollout.trace
+    assert not trace.ok
+    assert stage.told == []
     assert trace.spans == []
     assert log == []
     assert stage.runtimes == []
@@ -362,7 +364,12 @@ async def test_borrowed_runtime_torn_down_by_its_owner_raises_and_frees_the_rest
             await lent.stop()
         with pytest.raises(RuntimeStoppedError, match="stopped by its owner"):
             await rollout.close()
-    assert rollout.trace.errors == []
+    [error] = rollout.trace.errors
+    assert (error.type, error.category) == ("RuntimeStoppedError", "internal_error")
+    assert "the borrowed runtime has been stopped by its owner" in error.message
+    assert error.stage == {"before close": "agent", "in finalize": "finalize", "in a reward": "scoring"}[when]
+    [saved] = stage.tells(TraceSaved)
+    assert not loads(zlib.decompress(base64.b64decode(saved.data))).ok
     assert log == ["harness close", "harness clean-up"]
     assert stage.left_behind == []
     assert all(span.ended_at is not None for span in rollout.trace.spans)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import pytest
+
 from rollbook.sdk.values import MessageDict
 from rollbook.tasks.data import TaskData, Timeouts
 from rollbook.tasks.harnesses.chat import ChatHarness
@@ -171,3 +176,57 @@ async def test_while_one_agent_speaks_the_others_budget_stands_still(stage: Stag
         traces = await one.close(), await other.close()
     assert all(trace.ok for trace in traces)
     assert len(spent) == 3
+
+
+async def test_user_function_that_raises_breaks_the_exchange_off(stage: Stage) -> None:
+    async def user(conversation: list[MessageDict]) -> str | None:
+        raise LookupError("no such customer")
+
+    async with ModelServer(default=echo) as model:
+        rollout = stage.rollout(model, ChatHarness(), user=True)
+        await rollout.open()
+        with pytest.raises(LookupError, match="no such customer"):
+            await interact(rollout, user)
+        assert await rollout.step([{"role": "user", "content": "hello?"}]) is False
+        trace = await rollout.close()
+    assert not trace.ok
+    assert trace.num_turns == 1
+    [error] = trace.errors
+    assert (error.stage, error.type, error.category) == ("agent", "LookupError", "agent_error")
+    assert "no such customer" in error.message
+
+
+async def test_user_function_that_returns_no_text_breaks_the_exchange_off(stage: Stage) -> None:
+    async def user(conversation: list[MessageDict]) -> str | None:
+        return 5  # type: ignore[return-value]
+
+    async with ModelServer(default=echo) as model:
+        rollout = stage.rollout(model, ChatHarness(), data=OPEN, user=True)
+        await rollout.open()
+        with pytest.raises(TypeError, match=r"the user returned 5 \(int\); have it return text, or None for the end"):
+            await interact(rollout, user)
+        trace = await rollout.close()
+    assert (trace.ok, trace.nodes) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        (["hello"], r"messages\[0\]"),
+        ("hello", "messages must be"),
+        ({"role": "user", "content": "hello"}, "messages must be"),
+        (5, "messages must be"),
+        ([{"content": "hello"}], r"messages\[0\] has no role"),
+        ([{"role": "user", "content": math.nan}], r"messages\[0\] has no JSON form"),
+        ([{"role": "user", "content": object()}], r"messages\[0\] has no JSON form"),
+    ],
+)
+async def test_what_are_no_messages_is_refused_before_anything_changes(stage: Stage, messages: Any, text: str) -> None:
+    async with ModelServer(default=echo) as model:
+        rollout = stage.rollout(model, ChatHarness(), data=OPEN, user=True)
+        await rollout.open()
+        with pytest.raises(TypeError, match=text):
+            await rollout.step(messages)
+        assert (rollout.failed, rollout.messages[1:], rollout.spent_sec) == (False, [], 0.0)
+        assert await Interaction(rollout).turn("hello") == "2: hello"
+        assert (await rollout.close()).ok

@@ -119,20 +119,37 @@ async def test_borrowed_runtime_stopped_during_set_up_raises_and_is_not_recorded
     rollout = stage.rollout(None, task=Unlucky(), runtime=lent)
     with pytest.raises(RuntimeStoppedError):
         await rollout.open()
+    assert rollout.trace.errors == []
     with pytest.raises(RuntimeStoppedError):
         await rollout.close()
-    assert rollout.trace.errors == []
+    assert [error.type for error in rollout.trace.errors] == ["RuntimeStoppedError"], "by close, for the trace"
     assert stage.left_behind == []
 
 
-async def test_no_prompt_and_no_user_is_a_recorded_task_error_before_anything_runs(stage: Stage) -> None:
+async def test_borrowed_runtime_that_was_never_started_raises_to_the_caller_and_is_not_recorded(stage: Stage) -> None:
+    rollout = stage.rollout(None, runtime=(lent := stage.runtime()))
+    with pytest.raises(RuntimeStoppedError, match=r"not started; await start\(\) first"):
+        await rollout.open()
+    assert rollout.trace.errors == []
+    assert rollout.trace.spans == []
+    assert not rollout.failed
+    await lent.start()
+    assert await rollout.open(), "nothing has been tried yet"
+    await rollout.abort()
+    await lent.stop()
+
+
+@pytest.mark.parametrize("prompt", [None, []])
+async def test_no_prompt_and_no_user_is_a_recorded_task_error_before_anything_runs(
+    stage: Stage, prompt: list[MessageDict] | None
+) -> None:
     log: list[str] = []
 
     class Silent(Task[TaskData]):
         async def setup(self, data: TaskData, runtime: Runtime) -> None:
             log.append("task set-up")
 
-    rollout = stage.rollout(None, Logged(log), task=Silent(), data=TaskData(id="t-1"))
+    rollout = stage.rollout(None, Logged(log), task=Silent(), data=TaskData(id="t-1", prompt=prompt))
     assert await rollout.open() is False
     assert [error.type for error in rollout.trace.errors] == ["TaskError"]
     assert "no prompt" in rollout.trace.errors[0].message

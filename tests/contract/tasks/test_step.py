@@ -512,10 +512,11 @@ async def test_borrowed_runtime_stopped_during_a_segment_raises_and_is_not_recor
         await rollout.open()
         with pytest.raises(RuntimeStoppedError):
             await rollout.step()
+        assert rollout.trace.errors == []
         assert await rollout.step() is False
         with pytest.raises(RuntimeStoppedError):
             await rollout.close()
-    assert rollout.trace.errors == []
+    assert [error.type for error in rollout.trace.errors] == ["RuntimeStoppedError"], "by close, for the trace"
     assert rollout.trace.num_turns == 1
     assert stage.left_behind == []
 
@@ -531,10 +532,10 @@ async def test_borrowed_runtime_stopped_between_segments_raises_before_the_progr
         await lent.stop()
         with pytest.raises(RuntimeStoppedError):
             await rollout.step(MORE)
+        assert rollout.trace.errors == []
         with pytest.raises(RuntimeStoppedError):
             await rollout.close()
     assert len(harness.agents) == 1
-    assert rollout.trace.errors == []
 
 
 async def test_harness_that_cannot_resume_says_so_at_the_second_segment(stage: Stage) -> None:

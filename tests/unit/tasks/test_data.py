@@ -41,7 +41,7 @@ def test_message_prompt_is_taken_as_it_is() -> None:
 
 def test_no_prompt_gives_no_message() -> None:
     assert TaskData(id="t").messages() == []
-    assert TaskData(id="t", prompt=[]).messages() == []
+    assert TaskData(id="t", prompt=[]).prompt is None
 
 
 def test_messages_are_each_callers_own() -> None:

@@ -1,5 +1,6 @@
 """Hooks of a class: what they are routed by, their order, inheritance, and every wrong shape refused with its name."""
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -250,6 +251,17 @@ def test_hook_of_a_wrong_shape_is_refused_with_its_name_when_the_class_is_loaded
 def test_hook_that_is_no_method_of_an_object_is_refused(wrap: Any) -> None:
     with pytest.raises(TypeError, match=r"@stop Wrong.hook is no method"):
         type("Wrong", (Task,), {"hook": stop(wrap(trace_alone))})
+
+
+@pytest.mark.parametrize(
+    "wrap", [property, functools.cached_property, functools.partialmethod], ids=lambda w: w.__name__
+)
+def test_mark_below_what_makes_no_method_of_it_is_refused_with_the_hooks_name(wrap: Any) -> None:
+    def hook(self: Any, trace: Trace) -> bool:
+        return False
+
+    with pytest.raises(TypeError, match=rf"@stop Wrong.hook is a {wrap.__name__}, which is no method"):
+        type("Wrong", (Task,), {"hook": wrap(stop(hook))})
 
 
 def test_method_that_is_two_hooks_is_refused() -> None:
