@@ -27,7 +27,9 @@ from rollbook.tasks.errors import RuntimeStoppedError, TaskError, trace_error
 from rollbook.tasks.harnesses.base import Exchange, Harness, HarnessError, checked_harness
 from rollbook.tasks.harnesses.returned import returned_messages
 from rollbook.tasks.limits import RolloutLimits, checked_limits
-from rollbook.tasks.runtimes.base import Runtime, made_by
+from rollbook.tasks.place import Place, lost_error
+from rollbook.tasks.runtimes.base import Runtime
+from rollbook.tasks.runtimes.errors import UnsupportedNetworkError
 from rollbook.tasks.saving import trace_saved
 from rollbook.tasks.scoring import check_scores, odd_scores_out, score
 from rollbook.tasks.task import Task
@@ -92,8 +94,7 @@ class Rollout:
         self.data = data
         self._task = task.for_rollout()
         self._harness = copy.copy(harness)
-        self._owned = None if isinstance(runtime, Runtime) else runtime
-        self._runtime = runtime if isinstance(runtime, Runtime) else None
+        self._place = Place(runtime)
         self._url, self._api_key = chat_completions_url, api_key
         self._user = user
         self._endpoint = endpoint
@@ -142,8 +143,7 @@ class Rollout:
         """
         if self._state != "new":
             raise RuntimeError("this rollout was opened before; make a new one for each run")
-        self._check_borrowed()
-        self._check_lent()
+        self._place.check_lent()
         self._state = "open"
         try:
             with self._at_work:
@@ -159,7 +159,7 @@ class Rollout:
             await self._set_up()
         except StageError as error:
             self._give_over()
-            self._check_borrowed()
+            self._place.check()
             self._record_stage("setup" if self._runtime_started else "boot", error)
         if self._failed:
             self._give_over()
@@ -174,15 +174,20 @@ class Rollout:
             return
         try:
             check_scores(self._task, self._harness)
-        except TaskError as error:
+            self._place.agree(self.data.network)
+        except (TaskError, UnsupportedNetworkError) as error:
             self._record(trace_error("setup", error, who="the task"))
             return
         await self._boot()
         with self._stages.during("setup"):
             deadline = SharedDeadline(self.data.timeouts.setup)
-            await run_shared(deadline, "the task's set-up", lambda: done(self._task.setup(self.data, self._started)))
+            await run_shared(
+                deadline, "the task's set-up", lambda: done(self._task.setup(self.data, self._place.started))
+            )
             self._harness_ready = self._harness_open = True
-            await run_shared(deadline, "the harness's set-up", lambda: self._harness.setup(self._started, self.data))
+            await run_shared(
+                deadline, "the harness's set-up", lambda: self._harness.setup(self._place.started, self.data)
+            )
             await run_stage(self._connect, "opening the interception endpoint", limit_sec=None, name="setup")
             await run_shared(deadline, "handing out the prompt", self._hand_out_prompt)
 
@@ -194,15 +199,12 @@ class Rollout:
 
     async def _boot(self) -> None:
         with self._stages.during("boot"):
-            if self._owned is not None:
-                await run_stage(self._start_own, "the runtime's start", limit_sec=None, name="boot")
+            if not self._place.borrowed:
+                await run_stage(
+                    lambda: self._place.start(self.data.resources), "the runtime's start", limit_sec=None, name="boot"
+                )
             self._runtime_started = True
-            self._given.runtime = self._runtime
-
-    async def _start_own(self) -> None:
-        assert self._owned is not None
-        self._runtime = made_by(self._owned, resources=self.data.resources)
-        await self._runtime.start()
+            self._given.runtime = self._place.runtime
 
     async def _connect(self) -> None:
         try:
@@ -215,12 +217,7 @@ class Rollout:
         self._session = session = endpoint.open(self._url, self._api_key, self._turns, tools=tools)
         if (ambient := get_rollout_context()) is not None and ambient.on_secrets is not None:
             ambient.on_secrets(session.chat_url, session.secret)
-        await self._started.allow(self.data.network, keep=[("127.0.0.1", endpoint.port)])
-
-    @property
-    def _started(self) -> Runtime:
-        assert self._runtime is not None
-        return self._runtime
+        await self._place.started.allow(self.data.network, keep=[("127.0.0.1", endpoint.port)])
 
     # Stepping
 
@@ -254,7 +251,7 @@ class Rollout:
     async def _stepped(self, new: list[MessageDict]) -> bool:
         before = self.trace.num_turns
         try:
-            self._check_borrowed()
+            self._place.check()
             await self._segment(new)
         except RuntimeStoppedError:
             self._give_over()
@@ -281,7 +278,7 @@ class Rollout:
                 )
         except StageError as error:
             failure = error
-        self._check_borrowed()
+        self._place.check()
         if said and self.trace.num_turns == turns and not self.trace.calls:
             self.trace.commit_prompt(returned_messages(said, rollout_id=self.trace.rollout_id))
         for found in segment_errors(failure, turns=self._turns, budget=self._budget):
@@ -317,7 +314,7 @@ class Rollout:
             base_url=self._session.base_url,
             chat_url=self._session.chat_url,
             api_key=self._session.secret,
-            runtime=self._started,
+            runtime=self._place.started,
             tools=self._tools,
             tools_url=self._session.tools_url,
             remaining_sec=self._budget.remaining_sec(),
@@ -345,7 +342,7 @@ class Rollout:
                 self._record(_ended(stage, "Closed", f"the rollout was closed while {what}"))
             with self._at_work:
                 await self._wind_down()
-                if scored and opened and not self._failed and not self._borrowed_is_stopped():
+                if scored and opened and not self._failed and not self._place.lost:
                     await self._finalize_and_score()
         except EndedByAnother:
             self._record(_ended("scoring", "Aborted", "the rollout was aborted while it was closed"))
@@ -353,7 +350,7 @@ class Rollout:
             self._failed = True
             await self._free(saving=opened)
             raise
-        lost = self._lost()
+        lost = lost_error() if self._place.lost else None
         if lost is not None:
             stage = self.trace.spans[-1].stage if self.trace.spans else "boot"
             self._record(_ended(stage, type(lost).__name__, str(lost)))
@@ -411,7 +408,7 @@ class Rollout:
         try:
             with self._stages.during("finalize"):
                 await run_theirs(
-                    lambda: done(self._task.finalize(self.data, self._started, self.trace)),
+                    lambda: done(self._task.finalize(self.data, self._place.started, self.trace)),
                     "finalize",
                     limit_sec=timeouts.finalize,
                     name="finalize",
@@ -429,12 +426,12 @@ class Rollout:
         self._tell_scores()
 
     def _fail_ending(self, stage: Stage, error: StageError) -> None:
-        if not self._borrowed_is_stopped():  # that is its owner's fault, and raised to the caller
+        if not self._place.lost:  # that is its owner's fault, and raised to the caller
             self._record_stage(stage, error)
 
     async def _score(self) -> None:
         errors = await score(self._given, self._task, self._harness)
-        if not self._borrowed_is_stopped():
+        if not self._place.lost:
             for error in errors:
                 self._record(error)
         for name, value in self._harness.measurements().items():
@@ -465,12 +462,7 @@ class Rollout:
                 await run_theirs(self._harness.clean_up, "the harness's clean-up", limit_sec=CLEAN_UP_SEC)
             except StageError as error:
                 log.warning("rollout %s: %s", self.trace.rollout_id, error)
-        if self._owned is not None and self._runtime is not None:
-            runtime, self._runtime = self._runtime, None
-            try:
-                await runtime.stop()
-            except Exception:
-                log.exception("rollout %s: its runtime could not be stopped", self.trace.rollout_id)
+        await self._place.leave(rollout_id=self.trace.rollout_id)
         if saving:
             self.trace.ok = not self._failed
             self._tell(await trace_saved(self.trace))
@@ -481,25 +473,6 @@ class Rollout:
             self._state = "over"
 
     # What went wrong
-
-    def _borrowed_is_stopped(self) -> bool:
-        return self._owned is None and self._runtime is not None and self._runtime.stopped
-
-    def _lost(self) -> RuntimeStoppedError | None:
-        if not self._borrowed_is_stopped():
-            return None
-        return RuntimeStoppedError(
-            "the borrowed runtime has been stopped by its owner; keep it until its borrowers have closed"
-        )
-
-    def _check_borrowed(self) -> None:
-        if (lost := self._lost()) is not None:
-            raise lost
-
-    def _check_lent(self) -> None:
-        """Whoever lends a runtime has started it."""
-        if self._owned is None and self._runtime is not None:
-            _ = self._runtime.folder
 
     def _record_stage(self, stage: Stage, error: StageError) -> None:
         self._record(stage_error(stage, error))

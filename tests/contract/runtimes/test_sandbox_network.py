@@ -141,6 +141,13 @@ async def test_stop_ends_connections_and_closes_every_socket(parent: Path) -> No
         await until(lambda: open_files() == before, what="all sockets closed")
 
 
+async def test_calls_of_allow_that_overlap_take_turns_and_their_routes_add_up(runtime: OwnedRuntime) -> None:
+    async with echoing() as echo, echoing() as other:
+        keeps = [[("127.0.0.1", port)] for port in (echo.port, echo.port, other.port)]
+        await asyncio.gather(*(runtime.allow(NONE, keep=keep) for keep in keeps))
+        assert [await ask(runtime, port) for port in (echo.port, other.port)] == [b"hello", b"hello"]
+
+
 async def test_route_whose_port_is_taken_inside_is_an_error(runtime: OwnedRuntime, parent: Path) -> None:
     async with echoing() as echo:
         user = NOBODY if os.geteuid() == 0 else None

@@ -161,9 +161,9 @@ async def test_tool_that_a_server_of_the_program_waits_for_ends_with_the_rollout
 
 async def test_task_without_tools_offers_none(stage: Stage) -> None:
     script = """
-import os
+import glob, os
 assert "ROLLBOOK_TOOLS_URL" not in os.environ and "ROLLBOOK_MCP_CONFIG" not in os.environ
-assert not os.path.exists(".rollbook/mcp.json")
+assert glob.glob(".rollbook/*/messages.json") and not glob.glob(".rollbook/*/mcp.json")
 """
     trace = await played(stage.rollout(None, ProgramHarness([PYTHON, "-c", script])))
     assert trace.errors == []

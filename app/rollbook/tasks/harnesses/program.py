@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -17,9 +18,11 @@ from rollbook.tasks.runtimes.base import Completed, Runtime
 
 __all__ = ["ProgramHarness"]
 
-MCP_FILE = ".rollbook/mcp.json"
-MESSAGES_FILE = ".rollbook/messages.json"
-PROMPT_FILE = ".rollbook/prompt.txt"
+FOLDER = ".rollbook"
+"""Below a program's working folder; each rollout has one of its own in there, for a runtime may be lent to several."""
+MCP_FILE = "mcp.json"
+MESSAGES_FILE = "messages.json"
+PROMPT_FILE = "prompt.txt"
 NOT_THERE = (126, 127)
 """Exit codes for a program that cannot be started, or that there is none of."""
 STDERR_SHOWN_CHARS = 2_000
@@ -76,14 +79,15 @@ class ProgramHarness(Harness):
     async def run(self, exchange: Exchange) -> list[MessageDict] | None:
         runtime = exchange.runtime
         prompt = _prompt(exchange.messages).encode("utf-8", "replace")
-        await runtime.write(MESSAGES_FILE, json.dumps(exchange.messages).encode())
-        await runtime.write(PROMPT_FILE, prompt)
+        folder = _folder(exchange)
+        await runtime.write(f"{folder}/{MESSAGES_FILE}", json.dumps(exchange.messages).encode())
+        await runtime.write(f"{folder}/{PROMPT_FILE}", prompt)
         tools = await _offer_tools(exchange)
         values = {
             # No argument and no variable can hold a zero byte.
             "prompt": prompt.replace(b"\0", b"").decode(),
-            "prompt_file": f"{runtime.workdir}/{PROMPT_FILE}",
-            "messages_file": f"{runtime.workdir}/{MESSAGES_FILE}",
+            "prompt_file": f"{runtime.workdir}/{folder}/{PROMPT_FILE}",
+            "messages_file": f"{runtime.workdir}/{folder}/{MESSAGES_FILE}",
             "model": self.model or exchange.model,
         }
         env = self._environment(exchange, values) | tools | self.env
@@ -137,8 +141,14 @@ async def _offer_tools(exchange: Exchange) -> dict[str, str]:
     runtime = exchange.runtime
     url = _inside(exchange.tools_url, runtime.url_of)
     config = {"mcpServers": {"rollbook": {"type": "http", "url": url}}}
-    await runtime.write(MCP_FILE, json.dumps(config).encode(), mode=0o600)  # the URL is a secret
-    return {"ROLLBOOK_TOOLS_URL": url, "ROLLBOOK_MCP_CONFIG": f"{runtime.workdir}/{MCP_FILE}"}
+    path = f"{_folder(exchange)}/{MCP_FILE}"
+    await runtime.write(path, json.dumps(config).encode(), mode=0o600)  # the URL is a secret
+    return {"ROLLBOOK_TOOLS_URL": url, "ROLLBOOK_MCP_CONFIG": f"{runtime.workdir}/{path}"}
+
+
+def _folder(exchange: Exchange) -> str:
+    """The same for all segments of a rollout, and no other rollout's."""
+    return f"{FOLDER}/{hashlib.sha256(exchange.api_key.encode()).hexdigest()[:16]}"
 
 
 def _filled(part: str, values: Mapping[str, str]) -> str:

@@ -135,10 +135,10 @@ class Runtime(ABC):
 
     @abstractmethod
     async def allow(self, policy: NetworkPolicy, *, keep: Sequence[tuple[str, int]] = ()) -> None:
-        """Let programs reach what the policy allows and nothing else, from now on.
+        """Let programs reach what the policy allows and nothing else, from now on. Calls that overlap take turns.
 
-        `keep` are routes that stay open whatever the policy says, as host and port; a program finds each at
-        ``url_of(port)``.
+        `keep` are routes that stay open whatever the policy says, as host and port, with those of earlier calls; a
+        program finds each at ``url_of(port)``.
 
         Raises:
             UnsupportedNetworkError: this runtime cannot enforce the policy; nothing has changed.

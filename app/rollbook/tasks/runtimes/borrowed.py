@@ -30,6 +30,11 @@ class BorrowedRuntime(Runtime):
         self._owned = owned
 
     @property
+    def owned(self) -> Runtime:
+        """What this is a view of."""
+        return self._owned
+
+    @property
     def stopped(self) -> bool:
         return self._owned.stopped
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -91,6 +92,7 @@ class BubblewrapRuntime(OwnedRuntime):
         self._max_processes = max_processes
         self._user = user if os.geteuid() == 0 else None
         self._forwards = Forwards(most_connections())
+        self._allowing = asyncio.Lock()
         self._keeper: Keeper | None = None
 
     @classmethod
@@ -134,6 +136,10 @@ class BubblewrapRuntime(OwnedRuntime):
         """
         self._check()
         opens = _is_open(policy)
+        async with self._allowing:
+            await self._allow(opens, keep)
+
+    async def _allow(self, opens: bool, keep: Sequence[tuple[str, int]]) -> None:
         if not opens:
             await self._forward({port: (host, port) for host, port in keep})
         self._open = opens
