@@ -107,4 +107,4 @@ def _no_answer(serving: _Serving) -> CallError:
     how, after_sec = "hung up", serving.left_after_sec
     if after_sec is None:
         how, after_sec = "ended", time.monotonic() - serving.began
-    return CallError("timeout", f"the model had not answered when the program {how}, after {after_sec:.3g} s")
+    return CallError("timeout", f"the model had not answered when the program {how}, after {after_sec:.1f} s")

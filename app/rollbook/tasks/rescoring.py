@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from rollbook.backends.stage import StageError, run_stage
 from rollbook.tasks.arguments import Given
-from rollbook.tasks.scoring import STAGE, Scoring, seed_scores
+from rollbook.tasks.scoring import STAGE, Scoring, odd_scores_out, seed_scores
 from rollbook.tasks.task import Task
 from rollbook.traces.calls import ModelCall
+from rollbook.traces.cutting import CUT
 from rollbook.traces.trace import Trace, TraceError
 
 __all__ = ["Rescored", "need_a_runtime", "rescored", "why_unscored"]
@@ -51,6 +52,8 @@ def why_unscored(trace: Trace) -> str | None:
     As when it was made, a run that failed or was cut short is not scored. One whose scoring failed is: that is what
     may come out otherwise now.
     """
+    if CUT in trace.info:  # it lacks what it was scored by
+        return f"its trace was saved {trace.info[CUT]}"
     if trace.ok:
         return None
     cause = next((error for error in trace.errors if error.stage != STAGE), None)
@@ -88,6 +91,7 @@ async def rescored(trace: Trace, task: Task[Any]) -> Rescored:
         errors = [
             TraceError(stage=STAGE, type=cause, message=error.failure.message, category=error.failure.category.value)
         ]
+    errors = [*errors, *odd_scores_out(trace)]
     return Rescored(
         rewards=trace.rewards,
         metrics=trace.metrics,

@@ -12,7 +12,7 @@ from rollbook.traces.trace import Rewrite, Trace
 
 __all__ = ["CUT", "cuts"]
 
-CUT = "cut"
+CUT = "rollbook_cut"
 """Where the `info` of a trace that was cut says so, and how."""
 
 _TEXT_CHARS = (10_000, 200)

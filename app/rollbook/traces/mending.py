@@ -14,7 +14,7 @@ from rollbook.traces.trace import Rewrite, Span, Trace, TraceError
 
 __all__ = ["REPLACED", "is_sound", "mend_scores", "mended", "odd_scores", "stand_in"]
 
-REPLACED = "replaced"
+REPLACED = "rollbook_replaced"
 """Where a trace's `info` says which fields of it had to be left out, each with why."""
 
 _MAX_DEPTH = 200
@@ -61,7 +61,7 @@ def mended(trace: Trace) -> Trace:
     """A copy that can be written and read: what has no JSON form is a text in angle brackets that says so.
 
     A number that is not finite is null. A score that is no number is null too, a weight that is none is left out, and
-    so is a field that holds something else altogether; ``info["replaced"]`` says of these what they were.
+    so is a field that holds something else altogether; ``info["rollbook_replaced"]`` says of these what they were.
     """
     lost = odd_scores(trace)
     fields: dict[str, Any] = {}

@@ -19,6 +19,7 @@ from rollbook.tasks.rollout import Rollout
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.saving import SAVED_MAX_BYTES
 from rollbook.tasks.task import Task
+from rollbook.traces.cutting import CUT
 from rollbook.traces.storage import loads
 from rollbook.traces.trace import Trace
 from rollbook_client.events import Event, RewardRecorded, TraceSaved
@@ -127,10 +128,10 @@ async def test_trace_that_is_too_large_for_the_ledger_is_saved_cut_and_says_so(
         trace = await played(stage.rollout(model, Acting(play)))
     read = saved(stage)
     assert len(stage.tells(TraceSaved)[0].data) <= 100_000
-    assert "texts at 10000 characters: the whole trace takes " in read.info["cut"]
+    assert "texts at 10000 characters: the whole trace takes " in read.info[CUT]
     assert (read.ok, read.num_turns, read.nodes[2].message["content"]) == (True, 1, "42")
     assert trace.nodes[1].message["content"] == LONG
-    assert f"rollout t-1: its trace is saved {read.info['cut']}" in caplog.text
+    assert f"rollout t-1: its trace is saved {read.info[CUT]}" in caplog.text
 
 
 def test_trace_that_is_not_cut_fits_into_an_event() -> None:

@@ -13,6 +13,7 @@ from rollbook.tasks.judge import Judge
 from rollbook.tasks.rescoring import need_a_runtime, rescored, why_unscored
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.task import Task
+from rollbook.traces.cutting import cuts
 from rollbook.traces.storage import pack, unpack
 from rollbook.traces.trace import Span, Trace, TraceError
 from tests.support.saved_traces import Sums, played
@@ -164,3 +165,24 @@ async def test_a_judge_that_fails_leaves_null_and_is_named(monkeypatch: pytest.M
 )
 def test_what_was_not_to_be_scored_then_is_not_now(trace: Trace, why: str | None) -> None:
     assert why_unscored(trace) == why
+
+
+def test_trace_that_was_cut_for_its_size_is_not_scored_again() -> None:
+    for cut in cuts(played("42", ok=True), "it was too large"):
+        why = why_unscored(cut)
+        assert why is not None
+        assert why.startswith("its trace was saved without ")
+
+
+async def test_score_that_a_method_puts_into_the_trace_is_null_where_it_is_no_number() -> None:
+    class Puts(Task[TaskData]):
+        @reward
+        def fine(self, trace: Trace) -> float:
+            trace.rewards["odd"] = float("nan")
+            return 1.0
+
+    scores = await rescored(played("42"), Puts())
+    assert scores.rewards == {"fine": 1.0, "odd": None}
+    assert [error.message for error in scores.errors] == [
+        "rewards['odd'] of the trace is nan; put a finite number there"
+    ]
