@@ -4,6 +4,7 @@ and what the killed runner leaves is removed."""
 from __future__ import annotations
 
 import os
+import signal
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rollbook.ledger.urls import SQLITE
+from rollbook.tasks.runtimes.leftovers import HOME_VARIABLE, processes_where
 from tests.support.databases import NewLedger
 from tests.support.processes import CHAT_URL, Deployment, deployed
 
@@ -50,6 +52,8 @@ EXPECTED = {
 def deployment(new_ledger: NewLedger, tmp_path: Path) -> Iterator[Deployment]:
     with deployed(SQLITE, new_ledger, tmp_path, TMPDIR=str(tmp_path)) as deployment:
         yield deployment
+        for pid in _daemons(tmp_path):
+            os.kill(pid, signal.SIGKILL)
 
 
 async def test_task_that_blocks_ends_by_its_own_timeout_and_leaves_nothing(deployment: Deployment) -> None:
@@ -84,12 +88,11 @@ async def test_task_that_blocks_ends_by_its_own_timeout_and_leaves_nothing(deplo
         assert deployment.number(f"{spans} AND s.stage = '{stage}'", stage) == 1
     await scheduler.stop()
     assert list(homes.iterdir()) == []
-    assert [pid for pid in deployment.pids() if _is_daemon(pid)] == []
+    assert _daemons(deployment.folder) == []
     deployment.check_ledger()
 
 
-def _is_daemon(pid: int) -> bool:
-    try:
-        return b"9991" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+def _daemons(folder: Path) -> list[int]:
+    """Of the runtimes that are made in this folder."""
+    mark = os.fsencode(f"{HOME_VARIABLE}={folder}/")
+    return list(processes_where(lambda process: mark in (process / "environ").read_bytes()))
