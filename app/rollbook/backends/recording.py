@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from rollbook.backends.failures import Failure
-from rollbook.backends.scrub import scrubbed
 from rollbook.endings import to_the_end
 from rollbook.interception.messages import Request, Response
 from rollbook.interception.route import Route
+from rollbook.scrub import joined, scrub, secret_texts
 from rollbook.sdk.context import RolloutContext
 from rollbook.traces.calls import CallError, ModelCall
 from rollbook.traces.events import called
@@ -101,9 +101,13 @@ class Calls:
             await to_the_end(session.close())
 
     def scrubbed(self, text: str) -> str:
-        """A text without the secrets of the rollout, and without those that user code had instead."""
-        text = scrubbed(text, self._ctx)
-        return text if self._session is None else scrubbed(text, self.ctx)
+        """A text without the secrets of the rollout, and without those that user code had instead.
+
+        Lone surrogates, which no log file takes, become question marks.
+        """
+        contexts = (self._ctx,) if self._session is None else (self._ctx, self.ctx)
+        secrets = joined(*(secret_texts(ctx.chat_completions_url, ctx.api_key) for ctx in contexts))
+        return scrub(text, secrets).encode("utf-8", "replace").decode()
 
     async def before(self, request: Request) -> Request:
         """See `CallPolicy.before`."""

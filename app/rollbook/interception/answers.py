@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 from msgspec import Struct, json
 
 from .route import Route
+from .upstream import Answer, UpstreamError
+
+log = logging.getLogger(__name__)
 
 type Headers = list[tuple[bytes, bytes]]
 
+ERROR_MAX_BYTES = 1024 * 1024
 JSON_TYPE = (b"content-type", b"application/json")
 
 _HOP_BY_HOP = frozenset(
@@ -86,6 +92,28 @@ def headers_upstream(headers: Headers, *, route: Route, content_type: bytes | No
 def headers_downstream(headers: Headers) -> Headers:
     """An upstream's headers without its framing: ours is set by what is sent."""
     return [(lower, value) for name, value in headers if (lower := name.lower()) not in _NOT_DOWNSTREAM]
+
+
+async def error_of(answer: Answer, *, route: Route) -> tuple[Headers, bytes]:
+    """The headers and the body of an answer that is none to be had, without the rollout's key and URL.
+
+    Of a body that is broken off, or over 1 MiB, it is what came until then.
+    """
+    headers = [(name, route.hide_in_body(value)) for name, value in headers_downstream(answer.headers)]
+    body = bytearray()
+    try:
+        async for chunk in answer.chunks():
+            body += chunk
+            if len(body) > ERROR_MAX_BYTES:
+                break
+    except UpstreamError:
+        log.debug("an error answer ended before its end; what came of it is passed on")
+    return headers, route.hide_in_body(bytes(body))
+
+
+def is_good(answer: Answer) -> bool:
+    """Whether it passes as it is; all others go through `error_of`."""
+    return 200 <= answer.status < 300
 
 
 def value_of(headers: Headers, name: bytes) -> bytes | None:

@@ -25,7 +25,6 @@ from .upstream import Answer, Upstream, UpstreamError
 log = logging.getLogger(__name__)
 
 ANSWER_MAX_BYTES = 64 * 1024 * 1024
-ERROR_MAX_BYTES = 1024 * 1024
 LAST_BYTES_SEC = 1.0
 """How long a stream may take to end after it said that it is done; its connection is closed otherwise."""
 
@@ -175,30 +174,19 @@ class Call:
         body = openai_chat.write_request(self._request, with_usage=with_usage)
         url, silence = self.incoming.url, self._route.read_timeout_sec
         async with self._upstream.send("POST", url, headers=headers, body=body, read_timeout_sec=silence) as answer:
-            if not 200 <= answer.status < 300:
-                text = await self._error_body(answer)
+            if not answers.is_good(answer):
+                kept, text = await answers.error_of(answer, route=self._route)
                 if adds_usage and with_usage and answer.status in (400, 422) and b"stream_options" in text:
                     self._route.quirks.no_stream_options = True
                     return False
-                self._fail("http", _error_message(answer.status, text), status=answer.status)
-                self.relay.answer(answer.status, answers.headers_downstream(answer.headers), text)
+                message = self._route.hide(_error_message(answer.status, text))
+                self._fail("http", message, status=answer.status)
+                self.relay.answer(answer.status, kept, text)
             elif answer.header("content-type").partition(";")[0].strip().lower() == sse.CONTENT_TYPE:
                 await self._take_stream(answer)
             else:
                 await self._take_whole(answer)
         return True
-
-    async def _error_body(self, answer: Answer) -> bytes:
-        """The body of an error, without the rollout's key; what came of it, if it broke off."""
-        body = bytearray()
-        try:
-            async for chunk in answer.chunks():
-                body += chunk
-                if len(body) > ERROR_MAX_BYTES:
-                    break
-        except UpstreamError:
-            log.debug("an error answer ended before its end; what came of it is passed on")
-        return self._route.hide_in_body(bytes(body))
 
     async def _take_whole(self, answer: Answer) -> None:
         headers = answers.headers_downstream(answer.headers)

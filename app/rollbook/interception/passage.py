@@ -54,11 +54,14 @@ class Passage:
             async with self._upstream.send(
                 self._method, self._url, headers=headers, body=self._body, read_timeout_sec=silence
             ) as answer:
-                self.relay.start(Head(answer.status, answers.headers_downstream(answer.headers)))
-                async for chunk in answer.chunks():
-                    self.relay.write(self._route.hide_in_body(chunk) if answer.status >= 400 else chunk)
-                    await self.relay.room()
-            self.relay.end()
+                if answers.is_good(answer):
+                    self.relay.start(Head(answer.status, answers.headers_downstream(answer.headers)))
+                    async for chunk in answer.chunks():
+                        self.relay.write(chunk)
+                        await self.relay.room()
+                    self.relay.end()
+                else:
+                    self.relay.answer(answer.status, *await answers.error_of(answer, route=self._route))
         except UpstreamError as error:
             status = 504 if error.kind == "timeout" else 502
             self._give_up(ErrorAnswer(status, self._route.hide(error.message), f"upstream_{error.kind}"))

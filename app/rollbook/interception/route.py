@@ -8,11 +8,10 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from msgspec import Struct
 
+from rollbook.scrub import scrub, scrub_body, secret_texts
+
 from .dialects import openai_chat
 
-_SECRET_MIN_CHARS = 12
-"""Shorter texts are no keys, and would tear holes into messages."""
-_HIDDEN = "***"
 _PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~:@-]+)*/?", re.ASCII)
 """One that no server reads in another way than we do: nothing is encoded, doubled, or leads upwards."""
 
@@ -77,14 +76,9 @@ class Route(Struct, frozen=True):
         return urlunsplit((scheme, host, path, "&".join(part for part in (own_query, query) if part), ""))
 
     def hide(self, text: str) -> str:
-        """A text without the rollout's key and URL."""
-        for secret in (self.api_key, self.url):
-            if secret is not None and len(secret) >= _SECRET_MIN_CHARS:
-                text = text.replace(secret, _HIDDEN)
-        return text
+        """A text without the rollout's key and URL, and without parts of these."""
+        return scrub(text, secret_texts(self.url, self.api_key))
 
     def hide_in_body(self, body: bytes) -> bytes:
-        """A body without the rollout's key: servers like to repeat one that they refuse."""
-        if self.api_key is None or len(self.api_key) < _SECRET_MIN_CHARS:
-            return body
-        return body.replace(self.api_key.encode(), _HIDDEN.encode())
+        """The same for a body: servers like to repeat the key that they refuse, and the path that was asked for."""
+        return scrub_body(body, secret_texts(self.url, self.api_key))

@@ -16,6 +16,7 @@ import httpx
 import msgspec
 
 from rollbook.backends.json_form import plain
+from rollbook.scrub import scrub, secret_texts
 from rollbook.sdk.values import MessageDict, shown
 from rollbook.tasks.checks import check_finite, check_number, check_whole
 from rollbook.tasks.errors import JudgeError
@@ -194,9 +195,14 @@ class Judge:
         return score
 
     def _excerpt(self, response: httpx.Response) -> str:
-        """The beginning of a body, without the key: some servers repeat it in their errors."""
-        key = os.environ.get(self.api_key_env)
-        text = response.text.replace(key, "[key]") if key else response.text
+        """The beginning of a body, without key and URL: some servers repeat these in their errors."""
+        secrets = secret_texts(
+            os.environ.get(self.base_url_env, ""),
+            os.environ.get(self.api_key_env),
+            url_name=f"[{self.base_url_env}]",
+            key_name=f"[{self.api_key_env}]",
+        )
+        text = scrub(response.text, secrets)
         return " ".join(text.split())[:SHOWN_CHARS] or "(nothing)"
 
     def _error(self, what: str) -> JudgeError:

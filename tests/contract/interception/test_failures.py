@@ -57,7 +57,7 @@ async def test_key_that_a_server_repeats_reaches_neither_program_nor_record(
     body = f'{{"error": {{"message": "wrong key {KEY}"}}}}'.encode()
     async with ModelServer(Status(401, body)) as server:
         answer = await ask(client, endpoint.open(server.url, KEY, policy).base_url)
-    assert (answer.status_code, answer.json()) == (401, {"error": {"message": "wrong key ***"}})
+    assert (answer.status_code, answer.json()) == (401, {"error": {"message": "wrong key [llm_api_key]"}})
     assert KEY not in error_of(policy).message
 
 
@@ -89,7 +89,7 @@ async def test_key_that_a_server_repeats_with_200_reaches_neither_program_nor_re
             with contextlib.suppress(httpx.RemoteProtocolError):
                 async for piece in answer.aiter_raw():
                     said += piece
-    assert b"wrong key ***" in said
+    assert b"wrong key [llm_api_key]" in said
     assert KEY not in said.decode() + error_of(policy).message
 
 

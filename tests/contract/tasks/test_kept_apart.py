@@ -62,7 +62,7 @@ async def test_key_that_a_server_repeats_with_200_is_not_in_the_trace(stage: Sta
         trace = await played(stage.rollout(model, Acting(careless), api_key=KEY))
         assert {request.headers["authorization"] for request in model.received} == {f"Bearer {KEY}"}
     assert trace.errors[0].type == "ModelCallError"
-    assert "bad key ***" in trace.errors[0].message
+    assert "bad key [llm_api_key]" in trace.errors[0].message
     assert KEY not in dumps(trace).decode()
 
 

@@ -18,10 +18,10 @@ from rollbook import (
     get_rollout_context,
 )
 from rollbook.backends.base import ExecutionBackend, ExecutionOutcome, ExecutionRequest
-from rollbook.backends.scrub import scrub
 from rollbook.scheduler.runner.executor import Executor
 from rollbook.scheduler.runner.logs import SecretRegistry
 from rollbook.scheduler.wire import Assignment, Entered, Finished, ToScheduler
+from rollbook.scrub import scrub
 
 KEY = "sk-0123456789-abcdef"
 URL = "http://chat.example/v1/capability-0123456789"

@@ -155,14 +155,18 @@ async def test_wait_that_would_outlast_the_deadline_is_not_begun(monkeypatch: py
 
 
 @pytest.mark.parametrize("status", [400, 401, 404])
-async def test_refusal_is_final_and_shows_no_key(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+async def test_refusal_is_final_and_shows_neither_key_nor_url(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     trace = played()
-    async with grader(Answer(status, {"error": f"bad key {KEY}"})) as endpoint:
-        monkeypatch.setenv("JUDGE_URL", endpoint.url)
-        with pytest.raises(JudgeError, match=rf"HTTP {status}: .*bad key \[key\]") as raised:
+    said = f"bad key {KEY} at /v1/echo/secretpath123/v1/chat/completions"
+    async with grader(Answer(status, {"error": said})) as endpoint:
+        monkeypatch.setenv("JUDGE_URL", f"{endpoint.url}/echo/secretpath123/v1")
+        clean = r"bad key \[JUDGE_KEY\] at \[JUDGE_URL\]/chat/completions"
+        with pytest.raises(JudgeError, match=rf"HTTP {status}: .*{clean}") as raised:
             await judge().score(DATA, trace)
     assert len(endpoint.requests) == 1
-    assert KEY not in f"{raised.value} {trace}"
+    shown = f"{raised.value} {trace}"
+    assert KEY not in shown
+    assert "secretpath123" not in shown
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"\xff", {}, {"choices": []}, [], {"choices": [{"message": None}]}])

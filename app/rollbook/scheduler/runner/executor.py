@@ -12,11 +12,11 @@ import msgspec
 
 from rollbook.backends.base import ExecutionBackend, ExecutionRequest
 from rollbook.backends.failures import failure_of
-from rollbook.backends.scrub import SecretTexts, joined, scrub, secret_texts
 from rollbook.backends.settle import SettledResult, settle
 from rollbook.logformat import about
 from rollbook.scheduler.records import PackedRecord, RecordError, packed
 from rollbook.scheduler.wire import Assignment, Finished, Recorded, ToScheduler
+from rollbook.scrub import SecretTexts, joined, scrub, secret_texts
 from rollbook.sdk.context import RolloutContext
 from rollbook.sdk.span import StageSpan as TimedStage
 from rollbook_client.events import Event, ModelCalled, StageSpan

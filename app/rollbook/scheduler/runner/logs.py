@@ -13,8 +13,8 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TextIO
 
-from rollbook.backends.scrub import SecretTexts, joined, scrub
 from rollbook.logformat import ABOUT, formatter, json_line, log_format
+from rollbook.scrub import SecretTexts, joined, scrub
 
 LONGEST_LINE = 65_536
 REMEMBERED_ENDS = 64
