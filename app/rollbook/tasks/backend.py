@@ -72,7 +72,12 @@ class TaskBackend(ExecutionBackend):
         return {"status": "ok", "concurrency": self._slots.snapshot()}
 
     async def check(self) -> None:
-        """See `ExecutionBackend.check`: whether this machine can give the runtimes."""
+        """See `ExecutionBackend.check`: whether the judges' variables are set, and this machine can give the runtimes.
+
+        A judge that is away is none of it: that may pass.
+        """
+        for judge in self.task.judges:
+            judge.check()
         await made_by(self.runtime, resources=Resources()).try_out()
 
     async def shutdown(self) -> None:
@@ -194,7 +199,12 @@ def _shorter(one: float | None, other: float | None) -> float | None:
 
 
 def _result(trace: Trace, request: ExecutionRequest) -> ExecutionResult:
-    extra: dict[str, Any] = {"stop_condition": trace.stop_condition, "is_truncated": trace.is_truncated}
+    extra: dict[str, Any] = {
+        "stop_condition": trace.stop_condition,
+        "is_truncated": trace.is_truncated,
+        # The reward is the sum of the others, and does not show by itself that it lacks some.
+        "null_rewards": [name for name, value in trace.rewards.items() if value is None] or None,
+    }
     sample = RolloutSample(
         messages=sample_messages(trace),
         label=request.label,

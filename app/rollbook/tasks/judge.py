@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from rollbook.backends.errors import MachineError
 from rollbook.backends.json_form import plain
 from rollbook.scrub import scrub, secret_texts
 from rollbook.sdk.values import MessageDict, shown
@@ -48,7 +49,8 @@ class Judge:
     """A grader model behind an OpenAI-compatible endpoint; its score is the reward called `name`.
 
     `rubric` is a text, or makes one of the task's data. The endpoint and its key are found in the environment
-    variables that `base_url_env` and `api_key_env` name, when the judge is asked; without a key none is sent.
+    variables that `base_url_env` and `api_key_env` name, when the judge is asked. A key is optional (`OPENAI_API_KEY`)
+    unless its variable is named; without one none is sent.
     `timeout_sec` bounds a judgement with all its tries, of which there are at most `tries`; `params` go into the
     request (temperature, max_tokens, …). Raises ``ValueError`` for settings that cannot be meant.
     """
@@ -63,7 +65,7 @@ class Judge:
         low: float = 0.0,
         high: float = 1.0,
         base_url_env: str = "OPENAI_BASE_URL",
-        api_key_env: str = "OPENAI_API_KEY",
+        api_key_env: str | None = None,
         params: Mapping[str, Any] | None = None,
         timeout_sec: float = 120.0,
         tries: int = 4,
@@ -85,17 +87,31 @@ class Judge:
         self.rubric = rubric
         self.weight = float(weight)
         self.low, self.high = float(low), float(high)
-        self.base_url_env, self.api_key_env = base_url_env, api_key_env
+        self.base_url_env, self.api_key_env = base_url_env, api_key_env or "OPENAI_API_KEY"
+        self._needed_envs = (base_url_env,) if api_key_env is None else (base_url_env, api_key_env)
         self.params = dict(params or {})
         self.timeout_sec, self.tries, self.backoff_sec = timeout_sec, tries, backoff_sec
+
+    def check(self) -> None:
+        """Raise `MachineError` where a variable is not set without which this judge can give no score at all.
+
+        A judge that overrides `score` asks in its own way, and is not looked at.
+        """
+        if type(self).score is not Judge.score:
+            return
+        for name in self._needed_envs:
+            if not os.environ.get(name):
+                kept = "base URL of an OpenAI-compatible server" if name == self.base_url_env else "key for its server"
+                raise MachineError(f"the judge {self.name} needs {name}, which is not set; set it to the {kept}")
 
     async def score(self, data: Any, trace: Trace) -> float:
         """The judge's score of a trace, between `low` and `high`.
 
-        Each call goes into ``trace.extra_usage`` with the purpose ``judge:NAME``, those that failed too. Raises
-        `JudgeError` where there is no score: no endpoint, no answer in time, one that is no score in the range.
+        Each call goes into ``trace.extra_usage`` with the purpose ``judge:NAME``, those that brought no score with
+        the reason as their error, and one that could not be begun too. Raises `JudgeError` where there is no score:
+        no endpoint, no answer in time, one that is no score in the range.
         """
-        url, headers = self._endpoint()
+        url, headers = self._endpoint(trace)
         body = json.dumps(
             {"model": self.model, "messages": self.messages(data, trace), **self.params}, allow_nan=False
         ).encode()
@@ -107,7 +123,7 @@ class Judge:
                     verify=_tls_context(), timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_SEC), headers=headers
                 ) as client,
             ):
-                return self._parsed(await self._answer(client, url, body, trace))
+                return await self._answer(client, url, body, trace=trace, timer=timer)
         except TimeoutError as error:
             if not timer.expired():
                 raise
@@ -122,18 +138,20 @@ class Judge:
             {"role": "user", "content": conversation},
         ]
 
-    def _endpoint(self) -> tuple[str, dict[str, str]]:
+    def _endpoint(self, trace: Trace) -> tuple[str, dict[str, str]]:
         base_url = os.environ.get(self.base_url_env, "")
         if not base_url.startswith(("http://", "https://")):
-            raise self._error(
-                f"has no endpoint; set {self.base_url_env} to the base URL of an OpenAI-compatible server"
-            )
+            said = f"has no endpoint; set {self.base_url_env} to the base URL of an OpenAI-compatible server"
+            _Call(self.name, self.model, trace).failed("connect", said)
+            raise self._error(said)
         key = os.environ.get(self.api_key_env)
         headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
         return f"{base_url.rstrip('/')}/chat/completions", headers
 
-    async def _answer(self, client: httpx.AsyncClient, url: str, body: bytes, trace: Trace) -> str:
-        """The text of the first answer that is one; repeats what may pass."""
+    async def _answer(
+        self, client: httpx.AsyncClient, url: str, body: bytes, *, trace: Trace, timer: asyncio.Timeout
+    ) -> float:
+        """The score of the first answer that is one; repeats what may pass."""
         deadline = time.monotonic() + self.timeout_sec
         for number in range(1, self.tries + 1):
             retry_after: str | None = None
@@ -144,14 +162,17 @@ class Judge:
                 call.failed("connect", f"the URL in {self.base_url_env} cannot be used")
                 raise self._error(f"cannot be asked: the URL in {self.base_url_env} is none") from error
             except (httpx.TransportError, httpx.DecodingError) as error:
-                said = f"could not be asked: {type(error).__name__}"
+                said = f"could not be asked: {_reason(error)}"
                 call.failed("connect", said)
             except BaseException:
-                call.failed("aborted", "ended before there was an answer")
+                if timer.expired():
+                    call.failed("timeout", f"gave no answer within {self.timeout_sec:g} s")
+                else:
+                    call.failed("aborted", "ended before there was an answer")
                 raise
             else:
                 if response.status_code == 200:
-                    return self._text(response, call)
+                    return self._read(response, call)
                 said = f"was answered with HTTP {response.status_code}: {self._excerpt(response)}"
                 call.failed("http", said, status=response.status_code)
                 if response.status_code not in RETRIED_STATUSES:
@@ -168,18 +189,23 @@ class Judge:
             return retry_after_sec(retry_after)
         return self.backoff_sec * 2.0 ** (number - 1) * random.uniform(0.5, 1.0)
 
-    def _text(self, response: httpx.Response, call: _Call) -> str:
+    def _read(self, response: httpx.Response, call: _Call) -> float:
+        """The score in an answer; the call is recorded with what it cost, and with why it is none."""
+        answer: Any = {}
         try:
-            answer = msgspec.json.decode(response.content)
-            choice = answer["choices"][0]
-            text = choice["message"]["content"]
-        except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError) as error:
-            call.failed("garbage", "the answer is no chat completion")
-            raise self._error(f"answered with no chat completion: {self._excerpt(response)}") from error
-        call.answered(answer, choice)
-        if not isinstance(text, str):
-            raise self._error(f"answered without text: {shown(text)}")
-        return text
+            try:
+                answer = msgspec.json.decode(response.content)
+                text = answer["choices"][0]["message"]["content"]
+            except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError) as error:
+                raise _NoScoreError(f"answered with no chat completion: {self._excerpt(response)}") from error
+            if not isinstance(text, str):
+                raise _NoScoreError(f"answered without text: {shown(text)}")
+            score = self._parsed(text)
+        except _NoScoreError as error:
+            call.answered(answer, error=CallError("garbage", str(error)))
+            raise self._error(str(error)) from error
+        call.answered(answer)
+        return score
 
     def _parsed(self, text: str) -> float:
         """The score in an answer: a JSON object and nothing around it but a code fence."""
@@ -189,9 +215,9 @@ class Judge:
         try:
             score = msgspec.json.decode(bare, type=_Verdict).score
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise self._error(f'did not answer with {{"score": NUMBER}}: {text[:SHOWN_CHARS]!r}') from error
+            raise _NoScoreError(f'did not answer with {{"score": NUMBER}}: {text[:SHOWN_CHARS]!r}') from error
         if not self.low <= score <= self.high:
-            raise self._error(f"gave {score:g}, which is not between {self.low:g} and {self.high:g}")
+            raise _NoScoreError(f"gave {score:g}, which is not between {self.low:g} and {self.high:g}")
         return score
 
     def _excerpt(self, response: httpx.Response) -> str:
@@ -209,6 +235,10 @@ class Judge:
         return JudgeError(f"the judge {self.name} {what}", judge=self.name)
 
 
+class _NoScoreError(Exception):
+    """An answer that holds no score; the text says what it is instead."""
+
+
 class _Verdict(msgspec.Struct):
     """What the model is to answer; the reason is for the model's own sake."""
 
@@ -224,12 +254,19 @@ class _Call:
         self._trace = trace
         self._started_at, self._started = time.time_ns() // 1000, time.monotonic_ns()
 
-    def answered(self, answer: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
-        model, reason = answer.get("model"), choice.get("finish_reason")
+    def answered(self, answer: Any, *, error: CallError | None = None) -> None:
+        """Takes what the answer tells of itself, as far as it has the form of a chat completion."""
+        try:
+            reason = answer["choices"][0]["finish_reason"]
+        except (LookupError, TypeError):
+            reason = None
+        known: Mapping[str, Any] = answer if isinstance(answer, Mapping) else {}
+        model = known.get("model")
         self._ended(
             model=model if isinstance(model, str) else self._model,
             finish_reason=reason if isinstance(reason, str) else None,
-            usage=Usage.parse(answer.get("usage")),
+            usage=Usage.parse(known.get("usage")),
+            error=error,
         )
 
     def failed(self, kind: str, message: str, *, status: int | None = None) -> None:
@@ -247,6 +284,29 @@ class _Call:
                 **known,
             )
         )
+
+
+def _reason(error: BaseException) -> str:
+    """Why a server could not be reached, in the system's words where they are somewhere below: ``Connection refused``.
+
+    The clients between wrap it several times, and the outermost has no text of its own to speak of.
+    """
+    found: list[str] = []
+    below: list[BaseException | None] = [error]
+    while below:
+        inner = below.pop(0)
+        if inner is None:
+            continue
+        if isinstance(inner, ssl.SSLError):
+            found.append(str(inner))
+        elif isinstance(inner, OSError) and inner.errno is not None:
+            found.append(os.strerror(inner.errno) if inner.errno > 0 else str(inner.strerror))
+        if isinstance(inner, BaseExceptionGroup):
+            below += inner.exceptions
+        below.append(inner.__cause__ or inner.__context__)
+    kind = type(error).__name__
+    said = found[-1] if found else str(error)
+    return f"{kind}: {said}" if said else kind
 
 
 @functools.cache

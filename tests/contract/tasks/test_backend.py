@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rollbook.backends.base import ExecutionOutcome, ExecutionRequest
+from rollbook.backends.errors import MachineError
 from rollbook.sdk.config import AgentWorkflowConfig
 from rollbook.sdk.context import AgentWorkflowContext, RolloutContext, get_rollout_context
 from rollbook.sdk.values import MessageDict
@@ -20,6 +21,7 @@ from rollbook.tasks.harnesses.base import Harness
 from rollbook.tasks.harnesses.chat import ChatHarness
 from rollbook.tasks.harnesses.workflow import WorkflowHarness
 from rollbook.tasks.hooks import metric, reward
+from rollbook.tasks.judge import Judge
 from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.runtimes.subprocess import SubprocessRuntime
@@ -243,8 +245,43 @@ async def test_stopped_rollout_is_a_success_that_says_so(backend: Backend) -> No
     result = outcome.result
     assert result.status is RolloutStatus.SUCCESS
     assert result.sample is not None
-    assert result.sample.extra_fields == {"stop_condition": "max_turns", "is_truncated": True}
+    assert result.sample.extra_fields == {
+        "stop_condition": "max_turns",
+        "is_truncated": True,
+        "null_rewards": ["never_known"],
+    }
     assert backend.told.of(ExchangeStopped) == [ExchangeStopped(attempt=0, condition="max_turns")]
+
+
+async def test_reward_that_is_whole_names_no_null_rewards(backend: Backend) -> None:
+    class Right(Task[TaskData]):
+        @reward
+        def right(self) -> float:
+            return 1.0
+
+    async with ModelServer(Say("42")) as model:
+        outcome = await backend.execute(backend.make(ChatHarness(), task=Right), _url(model))
+    assert outcome.result.sample is not None
+    assert outcome.result.sample.extra_fields == {"is_truncated": False}
+
+
+async def test_judge_that_is_away_is_named_beside_the_reward_that_lacks_it(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Judged(Sums):
+        judges = (Judge("polite", "m", rubric="Was it polite?", base_url_env="JUDGE_URL", tries=1),)
+
+    made = backend.make(ChatHarness(), task=Judged)
+    monkeypatch.delenv("JUDGE_URL", raising=False)
+    with pytest.raises(MachineError, match="the judge polite needs JUDGE_URL"):
+        await made.check()
+    monkeypatch.setenv("JUDGE_URL", "http://127.0.0.1:9/v1")
+    await made.check()
+    async with ModelServer(Say("42")) as model:
+        outcome = await backend.execute(made, _url(model))
+    sample = outcome.result.sample
+    assert sample is not None
+    assert (sample.reward, sample.extra_fields["null_rewards"]) == (1.0, ["never_known", "polite"])
 
 
 async def test_ungraded_request_is_not_scored(backend: Backend) -> None:

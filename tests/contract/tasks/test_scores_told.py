@@ -31,6 +31,22 @@ async def test_calls_of_judges_are_told_with_their_purpose_tokens_and_errors(
     assert told == [("policy", 10, 3, None), ("judge:style", None, None, "http"), ("judge:style", 50, 9, None)]
 
 
+async def test_answer_of_a_judge_that_is_no_score_is_told_with_what_it_said(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Judged(Task[TaskData]):
+        judges = (Judge("style", "grader-1", rubric="Is it good?", base_url_env="JUDGE_URL"),)
+
+    prose = Say("Rather nice.", usage={"prompt_tokens": 50, "completion_tokens": 9})
+    async with ModelServer(default=Say()) as model, ModelServer(prose) as grader:
+        monkeypatch.setenv("JUDGE_URL", grader.url)
+        trace = await played(stage.rollout(model, task=Judged()))
+    assert (trace.ok, trace.rewards) == (True, {"style": None})
+    [told] = [call for call in stage.tells(ModelCalled) if call.purpose == "judge:style"]
+    assert (told.input_tokens, told.error_kind) == (50, "garbage")
+    assert told.error == """did not answer with {"score": NUMBER}: 'Rather nice.'"""
+
+
 async def test_what_a_harness_measures_replaces_no_metric_of_the_task(stage: Stage) -> None:
     class Measures(Acting):
         def measurements(self) -> Mapping[str, float]:

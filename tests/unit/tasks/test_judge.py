@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rollbook.backends.errors import MachineError
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.errors import JudgeError
 from rollbook.tasks.judge import Judge
@@ -123,7 +124,11 @@ async def test_any_other_answer_is_no_score(monkeypatch: pytest.MonkeyPatch, tex
             await judge().score(DATA, trace)
     assert raised.value.judge == "style"
     assert len(endpoint.requests) == 1
-    assert trace.extra_usage[0].usage == Usage(20, 5)
+    [call] = trace.extra_usage
+    assert (call.usage, call.model, call.finish_reason) == (Usage(20, 5), "grader-1", "stop")
+    assert call.error is not None
+    assert call.error.kind == "garbage"
+    assert str(raised.value) == f"the judge style {call.error.message}"
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
@@ -180,10 +185,14 @@ async def test_answer_that_is_no_chat_completion_is_garbage(monkeypatch: pytest.
 
 
 async def test_answer_without_text_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = played()
     async with grader(Answer(200, {"choices": [{"message": {"content": None}}]})) as endpoint:
         monkeypatch.setenv("JUDGE_URL", endpoint.url)
         with pytest.raises(JudgeError, match="answered without text"):
-            await judge().score(DATA, played())
+            await judge().score(DATA, trace)
+    assert [call.error and call.error.message for call in trace.extra_usage] == [
+        "answered without text: None (NoneType)"
+    ]
 
 
 async def test_endpoint_that_hangs_is_given_up_and_the_call_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +201,7 @@ async def test_endpoint_that_hangs_is_given_up_and_the_call_is_recorded(monkeypa
         monkeypatch.setenv("JUDGE_URL", endpoint.url)
         with pytest.raises(JudgeError, match=r"the judge style gave no answer within 0.05 s"):
             await judge(timeout_sec=0.05).score(DATA, trace)
-    assert {call.error and call.error.kind for call in trace.extra_usage} == {"aborted"}
+    assert {call.error and call.error.kind for call in trace.extra_usage} == {"timeout"}
 
 
 async def test_cancelled_judgement_stays_one_and_its_call_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +220,11 @@ async def test_server_that_is_not_there_is_tried_and_recorded(monkeypatch: pytes
     async with grader(verdict('{"score": 1}')) as endpoint:
         monkeypatch.setenv("JUDGE_URL", endpoint.url)
     trace = played()
-    with pytest.raises(JudgeError, match=r"could not be asked: ConnectError \(tried 2 times\)"):
+    with pytest.raises(JudgeError, match=r"could not be asked: ConnectError: Connection refused \(tried 2 times\)"):
         await judge(tries=2).score(DATA, trace)
-    assert [call.error and call.error.kind for call in trace.extra_usage] == ["connect", "connect"]
+    said = "could not be asked: ConnectError: Connection refused"
+    errors = [call.error and (call.error.kind, call.error.message) for call in trace.extra_usage]
+    assert errors == [("connect", said), ("connect", said)]
 
 
 async def test_answer_that_cannot_be_unpacked_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,9 +234,46 @@ async def test_answer_that_cannot_be_unpacked_is_tried_again(monkeypatch: pytest
         assert await judge().score(DATA, played()) == 1.0
 
 
-async def test_endpoint_that_is_not_named_is_said() -> None:
+async def test_endpoint_that_is_not_named_is_said_and_recorded() -> None:
+    trace = played()
     with pytest.raises(JudgeError, match="has no endpoint; set JUDGE_URL"):
-        await judge().score(DATA, played())
+        await judge().score(DATA, trace)
+    [call] = trace.extra_usage
+    assert call.purpose == "judge:style"
+    assert call.error is not None
+    assert call.error.message.startswith("has no endpoint; set JUDGE_URL")
+
+
+@pytest.mark.parametrize(
+    ("named", "is_set", "missing"),
+    [
+        ({}, ["JUDGE_URL", "JUDGE_KEY"], None),
+        ({}, ["JUDGE_URL"], "JUDGE_KEY"),
+        ({}, ["JUDGE_KEY"], "JUDGE_URL"),
+        ({"api_key_env": None}, ["JUDGE_URL"], None),  # a server may want no key
+    ],
+    ids=["both", "no key", "no URL", "no key wanted"],
+)
+def test_variables_that_a_judge_cannot_do_without_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, named: dict[str, Any], is_set: list[str], missing: str | None
+) -> None:
+    for name in ("JUDGE_URL", "JUDGE_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in is_set:
+        monkeypatch.setenv(name, "http://127.0.0.1:9/v1")
+    if missing is None:
+        judge(**named).check()
+        return
+    with pytest.raises(MachineError, match=f"the judge style needs {missing}, which is not set; set it to the "):
+        judge(**named).check()
+
+
+def test_judge_that_asks_in_its_own_way_needs_no_variables() -> None:
+    class Own(Judge):
+        async def score(self, data: Any, trace: Trace) -> float:
+            return 1.0
+
+    Own("style", "m", rubric="r", base_url_env="JUDGE_URL").check()
 
 
 async def test_conversation_that_is_no_utf8_is_sent_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
