@@ -292,3 +292,6 @@ def test_the_command_line_finds_tasks_in_its_folder(writer: make.Writing, databa
     shown = outcome(start("show", "r-1", cwd=tmp_path))
     assert "scored anew" in shown.out
     assert scores(database_url, "r-1") == [(1, "turns", 0.5, 1)]
+    by_file = f"{tmp_path.name}/turns_of_mine.py:Turns"
+    told = outcome(start("rescore", "r-1", "--task", by_file, "--json", cwd=tmp_path.parent))
+    assert (told.code, told.err, told.json["rewards"]) == (0, "one more\n", {"turns": 0.5})

@@ -71,8 +71,33 @@ def test_what_is_in_front_already_is_not_written_again(
     first, again = (rollbook("rescore", "--prefix", "r-", "--restore", "0", "--json") for _ in range(2))
     assert (first.code, [line["outcome"] for line in first.json_lines]) == (0, ["restored", "skipped"])
     assert (again.code, [line["outcome"] for line in again.json_lines]) == (0, ["skipped", "skipped"])
-    assert again.json_lines[0]["reason"] == "the scores of scoring 0 are in front already"
+    assert again.json_lines[0]["reason"] == "scoring 0 is in front already"
     assert rows(database_url, "SELECT max(scoring) FROM scorings") == [(2,)]
+
+
+def test_equal_scores_of_another_task_are_not_in_front_already(
+    rollbook: CommandLine, writer: make.Writing, database_url: str
+) -> None:
+    run_rollout(writer, "r-1", saved(played("42")))
+    for number in ("0", "1"):  # a broken task that gives what the rollout's own scoring gave
+        assert rollbook("rescore", "r-1", "--task", TASK).code == 0
+        assert rollbook("rescore", "r-1", "--restore", number).code == 0
+    asked = rows(database_url, "SELECT scoring, task FROM scorings ORDER BY scoring")
+    assert asked == [(1, TASK), (2, "restored scoring 0"), (3, TASK), (4, "restored scoring 1")]
+    # Scorings 1 and 4 are the same one, and so are 0 and 2, whatever their number.
+    outcomes: dict[str, list[tuple[str, int | None]]] = {}
+    for number in ("1", "4", "3", "3", "2", "0"):
+        told = rollbook("rescore", "r-1", "--restore", number, "--json").json
+        outcomes.setdefault(number, []).append((told["outcome"], told["scoring"]))
+    assert outcomes == {
+        "1": [("skipped", None)],
+        "4": [("skipped", None)],
+        "3": [("restored", 5), ("skipped", None)],
+        "2": [("restored", 6)],
+        "0": [("skipped", None)],
+    }
+    front = rows(database_url, "SELECT scoring, task FROM scorings ORDER BY scoring DESC LIMIT 1")
+    assert front == [(6, "restored scoring 2")]
 
 
 def test_a_dry_run_tells_what_would_stand_there(rollbook: CommandLine, writer: make.Writing, database_url: str) -> None:

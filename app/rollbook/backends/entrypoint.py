@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import inspect
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from rollbook.backends.base import ExecutionBackend
 from rollbook.backends.errors import EntrypointError, MachineError
 from rollbook.backends.local import LocalBackend
 from rollbook.backends.recording import reach_loopback_directly
+from rollbook.backends.references import has_no, import_file, put_on_path
 from rollbook.sdk.config import AgentWorkflowConfig, GraderConfig
 from rollbook.sdk.grader import Grader
 from rollbook.sdk.workflow import AgentWorkflow
@@ -111,40 +111,12 @@ def _parse(spec: str) -> _Spec:
 
 def _import(spec: _Spec) -> ModuleType:
     if spec.file is None:
-        _put_on_path(Path.cwd())
+        put_on_path(Path.cwd())
         return _guarded(spec, lambda: importlib.import_module(spec.module))
-    file = spec.file.absolute()
+    file = spec.file
     if not file.is_file():
-        raise EntrypointError(f"{spec.file}: there is no such file; check the path", spec=spec.text)
-    _put_on_path(file.parent)
-    return _guarded(spec, lambda: _import_file(file))
-
-
-def _put_on_path(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
-def _import_file(file: Path) -> ModuleType:
-    # Under its own stem the file is the module that its neighbours get when they import it. A name that is taken,
-    # or the standard library's, stays with its owner.
-    name = file.stem
-    taken = sys.modules.get(name)
-    if taken is not None and getattr(taken, "__file__", None) == str(file):
-        return taken
-    if taken is not None or name in sys.stdlib_module_names:
-        name = f"rollbook_entrypoint_{name}"
-    found = importlib.util.spec_from_file_location(name, file)
-    if found is None or found.loader is None:
-        raise ImportError(f"{file} cannot be loaded as Python source")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module  # before it runs: classes with resolved type hints look their module up
-    try:
-        found.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+        raise EntrypointError(f"{file}: there is no such file; check the path", spec=spec.text)
+    return _guarded(spec, lambda: import_file(file))
 
 
 def _guarded[T](spec: _Spec, load: Callable[[], T], *, what: str = "loading it") -> T:
@@ -175,9 +147,10 @@ def _where(error: BaseException, what: str) -> str:
 
 
 def _named(spec: _Spec, module: ModuleType) -> ExecutionBackend:
-    if not hasattr(module, str(spec.name)):
-        raise EntrypointError(f"{spec.text}: {spec.module} has no {spec.name}; check the name", spec=spec.text)
-    found = getattr(module, str(spec.name))
+    name = str(spec.name)
+    if not hasattr(module, name):
+        raise EntrypointError(f"{spec.text}: {spec.module} {has_no(name, module, wanted=name)}", spec=spec.text)
+    found = getattr(module, name)
     if callable(found) and not isinstance(found, (type, ExecutionBackend)):
         if not _takes_no_arguments(found):
             raise EntrypointError(
@@ -187,11 +160,14 @@ def _named(spec: _Spec, module: ModuleType) -> ExecutionBackend:
         found = _guarded(spec, found)
     if isinstance(found, ExecutionBackend):
         return found
-    raise EntrypointError(
-        f"{spec.text}: {spec.name} is {_described(found)}, not a backend; "
-        f"make it a backend such as LocalBackend(workflow=…), or a function that returns one",
-        spec=spec.text,
-    )
+    if _is_task(found if isinstance(found, type) else type(found)):
+        advice = _how_to_run(spec, found.__name__ if isinstance(found, type) else name)
+    else:
+        advice = (
+            "make it a backend, as LocalBackend(workflow=…) for workflows and TaskBackend(task=…, harness=…, "
+            "runtime=…) for tasks, or a function that returns one"
+        )
+    raise EntrypointError(f"{spec.text}: {spec.name} is {_described(found)}, not a backend; {advice}", spec=spec.text)
 
 
 def _takes_no_arguments(function: Any) -> bool:
@@ -260,14 +236,19 @@ def _not_one_workflow(spec: _Spec, module: ModuleType, workflows: list[type[Any]
         return f"{spec.text}: a file alone must hold a workflow, and this one has a backend; name that too: {wanted}"
     tasks = [value for value in vars(module).values() if isinstance(value, type) and _is_task(value)]
     if own := [task for task in tasks if task.__module__ == module.__name__]:
-        return (
-            f"{spec.text}: it holds the task {own[0].__name__} and nothing that runs it; write a function "
-            f"`def backend(): return TaskBackend(task={own[0].__name__}, harness=…, runtime=…)` and pass "
-            f"{spec.text}:backend"
-        )
+        name = own[0].__name__
+        return f"{spec.text}: it holds the task {name} and nothing that runs it; {_how_to_run(spec, name)}"
     return (
         f"{spec.text}: it defines no workflow; write a subclass of rollbook.AgentWorkflow in this file "
         f"(imported ones do not count), or make a backend in it and pass {spec.text}:NAME"
+    )
+
+
+def _how_to_run(spec: _Spec, task: str) -> str:
+    place = spec.text if spec.name is None else spec.text.rpartition(":")[0]
+    return (
+        f"write a function `def backend(): return TaskBackend(task={task}, harness=…, runtime=…)` and pass "
+        f"{place}:backend"
     )
 
 

@@ -6,7 +6,6 @@ import sqlite3
 
 import sqlalchemy as sa
 
-from rollbook.backends.errors import EntrypointError
 from rollbook.ledger.codec import CodecError
 from rollbook.ledger.refusals import LedgerError, LedgerUnavailable
 from rollbook.ledger.schema import SchemaError
@@ -19,7 +18,7 @@ FAILED = 1
 FILE_FIX = "check that the disk has room and that the file can be read and written"
 DEBUG_VARIABLE = "ROLLBOOK_DEBUG"
 
-_SAY_WHAT_TO_DO = (DatabaseUrlError, SchemaError, SecretKeyError, EntrypointError, LedgerError)
+_SAY_WHAT_TO_DO = (DatabaseUrlError, SchemaError, SecretKeyError, LedgerError)
 
 
 class CommandError(Exception):

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from rollbook.backends.entrypoint import entrypoint_name
+from rollbook.backends.errors import EntrypointError
 from rollbook.ledger.urls import DEFAULT_DATABASE_URL
 from rollbook.logformat import LogFormat
 from rollbook.settings import DATABASE_VARIABLE, LOG_FORMAT_VARIABLE, ApiSettings, SchedulerSettings
@@ -85,16 +86,19 @@ def queue_name(queue: str | None, entrypoint: str | None) -> str:
     """The queue to use: the one named, else the entrypoint's.
 
     Raises:
-        typer.BadParameter: blank, or neither is given.
-        EntrypointError: the entrypoint is no such thing.
+        typer.BadParameter: blank, neither is given, or the entrypoint is no such thing.
     """
+    try:
+        name = None if entrypoint is None else entrypoint_name(entrypoint)
+    except EntrypointError as error:
+        raise typer.BadParameter(str(error), param_hint="ENTRYPOINT") from error
     if queue is not None:
         if not queue.strip():
             raise typer.BadParameter("it is blank; leave it out to use the entrypoint's name", param_hint="--queue")
         return queue
-    if entrypoint is None:
+    if name is None:
         raise typer.BadParameter("without an ENTRYPOINT, say which queue admissions go to", param_hint="--queue")
-    return entrypoint_name(entrypoint)
+    return name
 
 
 def check_file(entrypoint: str | None) -> None:

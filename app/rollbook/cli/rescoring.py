@@ -43,7 +43,9 @@ _TRACELESS = "its last attempt left no trace"
 def rescore(
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", show_default=False)] = None,
     *,
-    task: Annotated[str | None, typer.Option(help="The task to score with.", metavar="MODULE:TASK")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="What to score with: module:Task or file.py:Task.", metavar="PLACE:TASK")
+    ] = None,
     restore: Annotated[
         int | None, typer.Option(min=0, help="Score nothing; put this scoring in front again, 0 for the run's own.")
     ] = None,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rollbook.ledger.commands import LaterScore, Rescore
 from rollbook.ledger.ledger import Ledger
 from rollbook.ledger.reader import Reader
 from rollbook.ledger.refusals import CommandFailed, Refusal
-from rollbook.ledger.scored import Scorable, last_scoring, scores_of
+from rollbook.ledger.scored import Scorable, scores_of
 
 from .rescored import Outcome
+
+_TASKS = "SELECT scoring, task FROM scorings WHERE number = ? ORDER BY scoring"
+_RESTORED = "restored scoring "
+"""Before a number, in the place of a task."""
 
 
 class Restoring:
@@ -21,13 +27,14 @@ class Restoring:
     async def one(self, found: Scorable, reader: Reader, ledger: Ledger | None) -> Outcome:
         """What became of one rollout that is over and not archived; without a ledger nothing is written."""
         outcome = Outcome(rollout_id=found.rollout_id, outcome="restored", was=found.reward)
-        last = await last_scoring(reader, found.number)
+        tasks: dict[int, str] = dict(await reader.query(_TASKS, (found.number,)))
+        last = max(tasks, default=0)
         if self._scoring > last:
             reason = f"it has no scoring {self._scoring}; its last one is {last}"
             return Outcome(rollout_id=found.rollout_id, outcome="failed", reason=reason, was=found.reward)
         scores = await scores_of(reader, found.number, scoring=self._scoring)
-        if last == self._scoring or scores == await scores_of(reader, found.number, scoring=last):
-            reason = f"the scores of scoring {self._scoring} are in front already"
+        if _origin(last, tasks) == _origin(self._scoring, tasks):
+            reason = f"scoring {self._scoring} is in front already"
             return Outcome(rollout_id=found.rollout_id, outcome="skipped", reason=reason, was=found.reward)
         outcome.reward = _summed(scores)
         outcome.rewards = {score.name: score.value for score in scores if score.weight is not None}
@@ -35,7 +42,7 @@ class Restoring:
         if ledger is not None:
             command = Rescore(
                 rollout_id=found.rollout_id,
-                task=f"restored scoring {self._scoring}",
+                task=f"{_RESTORED}{self._scoring}",
                 by=self._by,
                 scores=scores,
                 reward=outcome.reward,
@@ -45,6 +52,16 @@ class Restoring:
             except (Refusal, CommandFailed) as error:
                 return Outcome(rollout_id=found.rollout_id, outcome="failed", reason=str(error), was=found.reward)
         return outcome
+
+
+def _origin(scoring: int, tasks: Mapping[int, str]) -> int:
+    """The scoring that made these scores: one that was restored is the one that it put in front.
+
+    Equal scores are not enough: what made those that are in front, for one a task that was broken, is told with them.
+    """
+    while (task := tasks.get(scoring, "")).startswith(_RESTORED):
+        scoring = int(task.removeprefix(_RESTORED))
+    return scoring
 
 
 def _summed(scores: tuple[LaterScore, ...]) -> float | None:

@@ -93,16 +93,6 @@ async def selected(
         after = page[-1].number
 
 
-async def last_scoring(reader: Reader, number: int) -> int:
-    """The number of the scoring that stands before a rollout; 0 for its own.
-
-    Raises:
-        LedgerUnavailable: the ledger cannot be read.
-    """
-    ((scoring,),) = await reader.query(sql.SELECT_SCORINGS, (number,))
-    return int(scoring)
-
-
 async def scores_of(reader: Reader, number: int, *, scoring: int) -> tuple[LaterScore, ...]:
     """What a scoring of a rollout counts for, in the order of its recording; the rewards that a failed rollout was
     given while it ran count for nothing and are null.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import get_original_bases
 from typing import Any, ClassVar, Self, get_args, get_origin
 
-from rollbook.backends.references import resolve
+from rollbook.backends.references import put_on_path, resolve
 from rollbook.sdk.values import shown
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.hooks import Hooked
@@ -91,13 +90,15 @@ def check_names(who: str, task: type[Task[Any]] | Task[Any]) -> None:
 
 
 def load_task(reference: str | type[Task[Any]] | Task[Any]) -> Task[Any]:
-    """The task that a ``"module:Name"`` string names: a task class, which is called without arguments, or an object.
+    """The task that ``"module:Name"`` or ``"path/to/file.py:Name"`` names: a class, which is called without
+    arguments, or an object.
 
-    Modules in the current folder are found too. Raises ``ValueError`` for a text of another form, ``ImportError``
-    if the module or the name is not there, ``TypeError`` if it is no task.
+    Modules in the current folder are found too, and in the file's what lies beside it. Raises ``ValueError`` for a
+    text of another form, ``ImportError`` if the module, the file or the name is not there, ``TypeError`` if it is no
+    task.
     """
-    if isinstance(reference, str) and (folder := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, folder)
+    if isinstance(reference, str):
+        put_on_path(Path.cwd())
     found = resolve(reference)
     if isinstance(found, type) and issubclass(found, Task):
         try:

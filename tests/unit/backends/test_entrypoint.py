@@ -220,6 +220,31 @@ def test_file_with_a_task_alone_is_told_what_runs_it(folder: Path) -> None:
     assert "return TaskBackend(task=Sums, harness=…, runtime=…)` and pass entry_file.py:backend" in message
 
 
+@pytest.mark.parametrize(
+    ("spec", "what", "task"),
+    [
+        ("entry_file.py:Sums", "the class Sums", "Sums"),
+        ("entry_file.py:TASK", "of type Sums", "TASK"),
+        ("entry_file.py:make", "of type Sums", "make"),
+    ],
+)
+def test_task_in_the_place_of_a_backend_is_told_what_runs_it(folder: Path, spec: str, what: str, task: str) -> None:
+    source = (
+        "from rollbook.tasks import Task, TaskData\nclass Sums(Task[TaskData]):\n    pass\n"
+        "TASK = Sums()\ndef make():\n    return TASK\n"
+    )
+    write(folder, source)
+    message = failure(spec)
+    assert f"is {what}, not a backend; write a function `def backend(): return TaskBackend(task={task}" in message
+    assert message.endswith("and pass entry_file.py:backend")
+
+
+def test_what_is_neither_backend_nor_task_is_told_of_both_backends(folder: Path) -> None:
+    write(folder, "number = 1\n")
+    message = failure("entry_file.py:number")
+    assert "LocalBackend(workflow=…) for workflows and TaskBackend(task=…, harness=…, runtime=…) for tasks" in message
+
+
 def test_hook_that_is_refused_is_shown_where_its_author_wrote_it(folder: Path) -> None:
     source = (
         "from rollbook.tasks import Task, TaskData, stop\n"
@@ -279,7 +304,9 @@ def test_file_that_failed_is_loaded_anew_after_a_correction(folder: Path) -> Non
         ("missing.py", "there is no such file"),
         ("missing.py:backend", "there is no such file"),
         ("no_such_module_at_all:backend", "ModuleNotFoundError"),
-        ("named_things:absent", "named_things has no absent"),
+        ("named_things:absent", "named_things has no 'absent'; check the name after the colon"),
+        ("named_things:solve", "named_things has no 'solve'; did you mean Solve?"),
+        ("named_things.py:failin", "named_things has no 'failin'; did you mean failing?"),
         ("named_things:Solve", "is the class Solve, not a backend"),
         ("named_things:number", "is of type int, not a backend"),
         ("named_things:demanding", "takes arguments"),

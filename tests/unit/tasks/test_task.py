@@ -77,6 +77,25 @@ def test_task_is_found_by_module_and_name(name: str) -> None:
     assert type(load_task(f"rollbook_task_of_a_test:{name}")).__name__ == "Sums"
 
 
+@pytest.mark.parametrize("place", ["rollbook_task_of_a_test.py", "./rollbook_task_of_a_test.py"])
+@pytest.mark.parametrize("name", ["Sums", "TASK"])
+def test_task_is_found_by_file_and_name(place: str, name: str) -> None:
+    found = load_task(f"{place}:{name}")
+    assert type(found).__name__ == "Sums"
+    assert type(load_task(f"rollbook_task_of_a_test:{name}")) is type(found), "the file was loaded twice"
+
+
+def test_file_of_a_task_finds_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "deeper"
+    folder.mkdir()
+    (folder / "beside_a_task_of_a_test.py").write_text("from rollbook_task_of_a_test import Sums as Base\n")
+    (folder / "lies_elsewhere.py").write_text("from beside_a_task_of_a_test import Base\n\n\nclass Own(Base): ...\n")
+    load_task("rollbook_task_of_a_test.py:Sums")
+    for name in ("beside_a_task_of_a_test", "lies_elsewhere"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert type(load_task("deeper/lies_elsewhere.py:Own")).__name__ == "Own"
+
+
 @pytest.fixture(autouse=True)
 def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rollbook_task_of_a_test.py").write_text(
@@ -98,7 +117,11 @@ def test_task_may_be_given_as_it_is() -> None:
     [
         ("rollbook_task_of_a_test", ValueError, "names no object"),
         ("no_such_module_here:Sums", ImportError, "no_such_module_here"),
-        ("rollbook_task_of_a_test:Missing", ImportError, "has no 'Missing'"),
+        ("rollbook_task_of_a_test:Missing", ImportError, "has no 'Missing'; check the name"),
+        ("rollbook_task_of_a_test:Sum", ImportError, "has no 'Sum'; did you mean Sums\\?"),
+        ("rollbook_task_of_a_test.py:Sum", ImportError, "has no 'Sum'; did you mean Sums\\?"),
+        ("no_such_file_here.py:Sums", ImportError, "no_such_file_here.py: there is no such file"),
+        ("rollbook_task_of_a_test.py", ValueError, "write it as .*'path/to/file.py:Name'"),
         ("rollbook_task_of_a_test:Needy", TypeError, "Needy takes arguments .*give them defaults"),
         ("rollbook_task_of_a_test:NUMBER", TypeError, "NUMBER is 3 .*not a task; name a subclass"),
     ],
