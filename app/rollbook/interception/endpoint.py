@@ -79,7 +79,7 @@ class Endpoint:
         session's `tools_url`. Policy and tools are asked in the context of whoever opens the session.
 
         Raises:
-            ValueError: `url` is no http or https URL.
+            RouteError: `url` is no http or https URL, or `api_key` fits in no header.
             RuntimeError: the endpoint is not running.
         """
         if not self._running:

@@ -16,6 +16,10 @@ _PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~:@-]+)*/?", re.ASCII)
 """One that no server reads in another way than we do: nothing is encoded, doubled, or leads upwards."""
 
 
+class RouteError(ValueError):
+    """A rollout's URL or key cannot be used: whoever asked for the rollout must give another. No code is at fault."""
+
+
 class Quirks(Struct):
     """What was learned about an upstream."""
 
@@ -34,11 +38,10 @@ class Route(Struct, frozen=True):
     quirks: Quirks = msgspec.field(default_factory=Quirks)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("the rollout's chat_completions_url must be an http or https URL with a host")
+        if not _is_http(self.url):
+            raise RouteError("the rollout's chat_completions_url must be an http or https URL with a host")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
-            raise ValueError("the rollout's api_key must be printable ASCII text: it is sent in a header")
+            raise RouteError("the rollout's api_key must be printable ASCII text: it is sent in a header")
 
     def serves(self, method: str, rest: str) -> bool:
         """Whether a program may send this, `rest` being the path after the session's secret.
@@ -82,3 +85,11 @@ class Route(Struct, frozen=True):
     def hide_in_body(self, body: bytes) -> bytes:
         """The same for a body: servers like to repeat the key that they refuse, and the path that was asked for."""
         return scrub_body(body, secret_texts(self.url, self.api_key))
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)

@@ -16,6 +16,7 @@ from rollbook.backends.errors import MachineError
 from rollbook.backends.stage import StageError, run_stage
 from rollbook.endings import to_the_end
 from rollbook.interception.endpoint import Endpoint, shared_endpoint
+from rollbook.interception.route import RouteError
 from rollbook.interception.session import Session
 from rollbook.sdk.context import get_rollout_context
 from rollbook.sdk.values import MessageDict, finite_number
@@ -481,7 +482,9 @@ class Rollout:
     def _log(self, what: str, error: StageError) -> None:
         """Say where user code raised what failed the rollout: the trace has the text alone."""
         cause = error.__cause__
-        if cause is not None and not isinstance(cause, (TaskError, HarnessError)):
+        if isinstance(cause, RouteError):
+            log.error("rollout %s: %s failed: %s", self.trace.rollout_id, what, cause)
+        elif cause is not None and not isinstance(cause, (TaskError, HarnessError)):
             log.error("rollout %s: %s failed", self.trace.rollout_id, what, exc_info=cause)
 
     def _record(self, error: TraceError) -> None:

@@ -34,7 +34,7 @@ async def test_secrets_are_long_and_never_the_same(endpoint: Endpoint) -> None:
     assert min(map(len, secrets)) >= 43  # 32 bytes
 
 
-@pytest.mark.parametrize("url", ["", "ftp://host/x", "host/v1", "http://", "http:///v1"])
+@pytest.mark.parametrize("url", ["", "ftp://host/x", "host/v1", "http://", "http:///v1", "http://[host/x"])
 async def test_url_that_is_none_is_refused(endpoint: Endpoint, url: str) -> None:
     with pytest.raises(ValueError, match="chat_completions_url"):
         endpoint.open(url, KEY, Recording())
