@@ -83,7 +83,7 @@ class Rooted(Task[Sum]):
         return float(len(sample_messages(trace)[-1]["content"]) < 3)
 
     @metric
-    def length(self, runtime: Runtime | None) -> int | None:
+    async def length(self, runtime: Runtime | None) -> int | None:
         return None if runtime is None else 1
 
 

@@ -16,7 +16,7 @@ from rollbook.tasks.data import TaskData
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.traces.trace import Trace
 
-__all__ = ["Given", "Missing", "Parameter", "Source", "arguments_of", "parameters_of", "tool_parameters"]
+__all__ = ["Given", "Missing", "Parameter", "Source", "arguments_of", "asked_for", "parameters_of", "tool_parameters"]
 
 type Source = Literal["data", "trace", "runtime", "state", "request", "response"]
 
@@ -69,6 +69,9 @@ class _Unresolved(Struct, frozen=True):
     text: str
 
 
+_MODELS = "str, int or list[str] for what the model gives, or Runtime, Trace or the TaskData for what the rollout does"
+
+
 class _Absent:
     """Stands for no annotation; None is one."""
 
@@ -76,10 +79,12 @@ class _Absent:
 _ABSENT: Final = _Absent()
 
 
-def parameters_of(function: Callable[..., Any], *, who: str, state_type: object = None) -> tuple[Parameter, ...]:
+def parameters_of(
+    function: Callable[..., Any], *, who: str, state_type: object = None, example: str
+) -> tuple[Parameter, ...]:
     """What each parameter of a method gets, `self` left out; those with a default of their own may be left alone.
 
-    Raises ``TypeError``, beginning with `who`, for a parameter that nothing fits.
+    Raises ``TypeError``, beginning with `who`, for a parameter that nothing fits; `example` says what would.
     """
     found: list[Parameter] = []
     parameters = list(_signature(function).parameters.values())
@@ -94,8 +99,21 @@ def parameters_of(function: Callable[..., Any], *, who: str, state_type: object 
         if source is not None:
             found.append(_parameter(parameter, source, hint=hint, typed=typed))
         elif parameter.default is parameter.empty:
-            raise TypeError(f"{who} {_complaint(parameter.name, hint)}")
+            raise TypeError(f"{who} {_complaint(parameter.name, hint, example=example)}")
     return tuple(found)
+
+
+def asked_for(function: Callable[..., Any], *, who: str) -> list[tuple[inspect.Parameter, Source | None]]:
+    """All parameters of a function, each with what its annotation or else its name asks for, None for neither."""
+    asked: list[tuple[inspect.Parameter, Source | None]] = []
+    for parameter in _signature(function).parameters.values():
+        source = None
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            source = _source(_hint(parameter, function, who=who), state_type=None)
+            if source is None and parameter.name in BY_NAME:
+                source = cast("Source", parameter.name)
+        asked.append((parameter, source))
+    return asked
 
 
 def tool_parameters(
@@ -119,7 +137,7 @@ def tool_parameters(
         if source is not None:
             found.append(_parameter(parameter, source, hint=hint, typed=hint is not _ABSENT))
         elif hint is _ABSENT or isinstance(hint, _Unresolved):
-            raise TypeError(f"{who} {_complaint(parameter.name, hint)}")
+            raise TypeError(f"{who} {_complaint(parameter.name, hint, example=_MODELS)}")
         elif parameter.kind is parameter.POSITIONAL_ONLY:
             raise TypeError(f"{who} takes {parameter.name!r} by position only; the model gives arguments by name")
         else:
@@ -235,9 +253,9 @@ def _takes_none(hint: Any) -> bool:
     return _is_union(hint) and type(None) in get_args(hint)
 
 
-def _complaint(name: str, hint: Any) -> str:
+def _complaint(name: str, hint: Any, *, example: str) -> str:
     if hint is _ABSENT:
-        return f"has no annotation for {name!r}; annotate it, for example {name}: Request, Response or Trace"
+        return f"has no annotation for {name!r}; annotate it, for example {name}: {example}"
     if isinstance(hint, _Unresolved):
         return (
             f"annotates {name!r} as {hint.text!r}, which cannot be resolved; "

@@ -15,13 +15,17 @@ from msgspec import Struct
 
 from rollbook.sdk.values import shown
 from rollbook.tasks.arguments import Parameter, parameters_of
+from rollbook.tasks.methods import is_async, place_of
 
 __all__ = ["Hook", "HookSet", "Hooked", "Kind", "intercept", "metric", "reward", "stop"]
 
 type Kind = Literal["reward", "metric", "stop", "intercept"]
 type Boundary = Literal["request", "response", "trace"]
 
-_MARKS = "__rollbook_hooks__"
+MARKS = "__rollbook_hooks__"
+"""The attribute of a function that says which hooks it is."""
+_FOR_SCORES = "Runtime, Trace or the TaskData"
+_FOR_BOUNDARIES = "Request, Response or Trace"
 _INSIDE = ("fget", "func", "__func__")
 """Where properties, cached properties, partial and class methods have the function that they were made of."""
 
@@ -82,7 +86,7 @@ def _decorate(method: Any, mark: _Mark) -> Any:
     def decorate(target: Any) -> Any:
         if not callable(target) and not isinstance(target, (staticmethod, classmethod)):
             raise TypeError(f"@{mark.kind} stands on a method; its settings are named, as in @{mark.kind}(priority=1)")
-        setattr(target, _MARKS, (*getattr(target, _MARKS, ()), mark))
+        setattr(target, MARKS, (*getattr(target, MARKS, ()), mark))
         return target
 
     return decorate if method is None else decorate(method)
@@ -163,31 +167,24 @@ def _found(cls: type[Hooked]) -> Iterator[Hook]:
     marked = {name for base in cls.__mro__ for name, value in vars(base).items() if _marks_in(value)}
     for name in sorted(marked):
         method = inspect.getattr_static(cls, name)
-        if hidden := () if getattr(method, _MARKS, ()) else _marks_in(method):
+        if hidden := () if getattr(method, MARKS, ()) else _marks_in(method):
             raise TypeError(
                 f"@{hidden[0].kind} {cls.__name__}.{name} is a {type(method).__name__}, which is no method; "
                 f"write `def {name}(self, …)` with @{hidden[0].kind} above it"
             )
-        if marks := getattr(method, _MARKS, ()):
+        if marks := getattr(method, MARKS, ()):
             try:
                 yield _hook(cls, name, method=method, marks=marks)
             except TypeError as error:
-                raise TypeError(f"{error}{_place(method)}") from None
+                raise TypeError(f"{error}{place_of(method)}") from None
 
 
 def _marks_in(value: Any) -> tuple[_Mark, ...]:
     """The marks of an attribute, or of the function that a property or a partial method has made its own."""
     for found in (value, *(getattr(value, name, None) for name in _INSIDE)):
-        if marks := getattr(found, _MARKS, ()):
+        if marks := getattr(found, MARKS, ()):
             return marks  # type: ignore[no-any-return]
     return ()
-
-
-def _place(method: Any) -> str:
-    """Where its author wrote it: the lines of ours that refuse it help nobody."""
-    function = inspect.unwrap(getattr(method, "__func__", method))
-    code = getattr(function, "__code__", None)
-    return "" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})"
 
 
 def _hook(cls: type[Hooked], name: str, *, method: Any, marks: tuple[_Mark, ...]) -> Hook:
@@ -206,7 +203,15 @@ def _hook(cls: type[Hooked], name: str, *, method: Any, marks: tuple[_Mark, ...]
         raise TypeError(f"{who} has the priority {shown(mark.priority)}; give it a whole number")
     if not isinstance(mark.weight, (int, float)) or isinstance(mark.weight, bool) or not math.isfinite(mark.weight):
         raise TypeError(f"{who} has the weight {shown(mark.weight)}; give it a finite number")
-    parameters = parameters_of(method, who=who, state_type=cls.state_type)
+    scores = mark.kind in ("reward", "metric")
+    parameters = parameters_of(
+        method, who=who, state_type=cls.state_type, example=_FOR_SCORES if scores else _FOR_BOUNDARIES
+    )
+    if not is_async(method) and any(parameter.source == "runtime" for parameter in parameters):
+        raise TypeError(
+            f"{who} takes the Runtime and is not async, so nothing that it asks of it would be done; "
+            f"write `async def {name}(self, …)`, and await what the runtime does"
+        )
     return Hook(
         kind=mark.kind,
         name=name,

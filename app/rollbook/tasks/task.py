@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Self, get_args, get_origin
 from rollbook.backends.references import put_on_path, resolve
 from rollbook.sdk.values import shown
 from rollbook.tasks.data import TaskData
+from rollbook.tasks.declared import check_declared, check_parts
 from rollbook.tasks.hooks import Hooked
 from rollbook.tasks.judge import Judge
+from rollbook.tasks.methods import place_of
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.toolsets import Toolset
 from rollbook.traces.trace import Trace
@@ -54,6 +56,7 @@ class Task[DataT: TaskData](Hooked):
                 [kind] = get_args(base)[:1]
                 if isinstance(kind, type) and issubclass(kind, TaskData):
                     cls.data_type = kind
+        check_declared(cls, Task, data=cls.data_type)
         check_names(cls.__name__, cls)
 
     async def setup(self, data: DataT, runtime: Runtime) -> None:
@@ -78,15 +81,26 @@ class Task[DataT: TaskData](Hooked):
 
 
 def check_names(who: str, task: type[Task[Any]] | Task[Any]) -> None:
-    """Raise ``TypeError`` where a judge has the name of a reward or metric, or of another judge."""
+    """Raise ``TypeError`` where a judge has the name of a reward or metric, or of another judge, or is no judge."""
+    check_parts(who, task)
     taken = {hook.name: f"@{hook.kind} {hook.name}" for hook in (*task.hooks.rewards, *task.hooks.metrics)}
-    for judge in task.judges:
+    for judge in [] if isinstance(task.judges, property) else task.judges:
         if judge.name in taken:
             raise TypeError(
                 f"{who}: the judge {judge.name!r} has the name of {taken[judge.name]}; "
                 f"scores are kept by name, so give one of them another"
             )
         taken[judge.name] = "another judge"
+
+
+def _made_by(task: Task[Any]) -> Iterable[Any]:
+    made: object = task.rows()
+    if isinstance(made, Iterable) and not isinstance(made, (str, bytes, Mapping)):
+        return made
+    raise TypeError(
+        f"{type(task).__name__}.rows returned {shown(made)}; have it yield one row after the other, "
+        f"or return a list of them{place_of(type(task).rows)}"
+    )
 
 
 def load_task(reference: str | type[Task[Any]] | Task[Any]) -> Task[Any]:
@@ -116,11 +130,12 @@ def load_task(reference: str | type[Task[Any]] | Task[Any]) -> Task[Any]:
 def load_rows(task: Task[Any]) -> list[TaskData]:
     """The task's rows as its data, in their order.
 
-    Raises ``ValueError`` naming the row and its field for one that does not fit, and for an id that comes twice.
+    Raises ``ValueError`` naming the row and its field for one that does not fit, and for an id that comes twice;
+    ``TypeError`` where `rows` returns no rows at all.
     """
     rows: list[TaskData] = []
     seen: dict[str, int] = {}
-    for number, row in enumerate(task.rows()):
+    for number, row in enumerate(_made_by(task)):
         if isinstance(row, TaskData):
             data = row
         else:

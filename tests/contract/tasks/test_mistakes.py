@@ -29,16 +29,6 @@ class Forgetful(Task[TaskData]):
         {"name": "value"}["secret"]
 
 
-class Plain(Task[TaskData]):
-    """Waits for nothing, and so is not async."""
-
-    def setup(self, data: TaskData, runtime: Runtime) -> None:  # type: ignore[override]
-        self.state.ready = True
-
-    def finalize(self, data: TaskData, runtime: Runtime, trace: Trace) -> None:  # type: ignore[override]
-        trace.info["ready"] = self.state.ready
-
-
 async def test_error_of_a_task_is_named_and_its_traceback_is_in_the_log(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -49,12 +39,6 @@ async def test_error_of_a_task_is_named_and_its_traceback_is_in_the_log(
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.exc_info is not None
     assert "in setup" in (record.exc_text or logging.Formatter().formatException(record.exc_info))
-
-
-async def test_methods_that_wait_for_nothing_need_not_be_async(stage: Stage) -> None:
-    async with ModelServer(Say("42")) as model:
-        trace = await played(stage.rollout(model, task=Plain()))
-    assert (trace.ok, trace.info) == (True, {"ready": True})
 
 
 async def test_model_is_asked_for_by_the_name_that_the_harness_was_given(stage: Stage) -> None:

@@ -48,7 +48,7 @@ async def test_a_method_that_raises_or_needs_a_runtime_loses_only_its_own_score(
             raise ValueError("no")
 
         @reward
-        def runs(self, runtime: Runtime) -> float:
+        async def runs(self, runtime: Runtime) -> float:
             return 1.0
 
         @reward
@@ -60,7 +60,7 @@ async def test_a_method_that_raises_or_needs_a_runtime_loses_only_its_own_score(
             return {"one": 1.0, "two": float("nan")}
 
         @metric
-        def can_do_without(self, runtime: Runtime | None) -> None:
+        async def can_do_without(self, runtime: Runtime | None) -> None:
             return None
 
     assert need_a_runtime(Careless()) == ["@reward Careless.runs"]

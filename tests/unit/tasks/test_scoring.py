@@ -269,11 +269,11 @@ async def test_judge_that_fails_leaves_null_and_fails_nothing(monkeypatch: pytes
 
 class Placed(Task[TaskData]):
     @reward
-    def inside(self, runtime: Runtime) -> float:
+    async def inside(self, runtime: Runtime) -> float:
         return 1.0
 
     @reward
-    def either(self, runtime: Runtime | None) -> float:
+    async def either(self, runtime: Runtime | None) -> float:
         return 0.5 if runtime is None else 1.0
 
 

@@ -24,5 +24,5 @@ class Late(Task["TaskData"]):
         return bool(answer.message["content"] == "enough")
 
     @reward
-    def right(self, row: TaskData, whole: Trace, place: Runtime | None) -> float:
+    async def right(self, row: TaskData, whole: Trace, place: Runtime | None) -> float:
         return float(row.id == "t-1" and whole.num_turns == 1 and place is None)
