@@ -181,6 +181,7 @@ async def test_network_of_the_set_up_is_taken_away_from_what_it_left_behind(pare
             assert await ask(runtime, echo.port) is None
             assert (await runtime.run("cat /etc/resolv.conf")).stdout == b""
             await runtime.run(f"setsid -f {isolated}")
+            await until_running(isolated)
             await runtime.allow(NONE)
             assert len(running(isolated)) == 1
     finally:
