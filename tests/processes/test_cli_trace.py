@@ -200,10 +200,21 @@ def test_why_there_is_no_trace_is_said(
     run_rollout(
         writer, "newer", TraceSaved(attempt=0, version=2, size_bytes=1, data="eJyrVipLLSrOzM9TslIwqgUAJpgEzw==")
     )
+    writer.batch(make.admit("misfit"))
+    writer.batch(make.claim())
+    misfit = "the request does not fit the task:\n  prompt: no"
+    writer.batch(make.finish("misfit", status="failure", err_message=misfit, err_category="validation_error"))
+    writer.batch(make.admit("it's"))
+    writer.batch(make.cancel("it's"))
     writer.batch(make.admit("waits"))
     said = {
         "archived": "the trace of 'archived' is not in the ledger any more but in the archive old.jsonl.gz",
-        "workflow": "'workflow' left no trace: workflows leave none, nor do attempts whose process died",
+        "workflow": "'workflow' left no trace: only tasks leave one, and workflows do not; `rollbook show workflow`",
+        "misfit": (
+            "'misfit' left no trace: it ended as failure (the request does not fit the task: prompt: no), "
+            "and only a task that began and came to its end leaves one; `rollbook show misfit` has what there is"
+        ),
+        "it's": "left no trace: it ended as cancelled before an attempt began; `rollbook show 'it'\"'\"'s'` has",
         "damaged": "the trace of 'damaged' cannot be read: this is no trace",
         "newer": "the trace of 'newer' cannot be read: the trace has version 2 and this Rollbook reads version 1",
         "waits": "'waits' is not over yet and has left no trace so far",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import shlex
 
 import msgspec
 
@@ -12,10 +13,17 @@ from rollbook.ledger.reader import Reader
 from rollbook.ledger.refusals import UnknownRollout
 from rollbook.traces.storage import unpack
 from rollbook.traces.trace import Trace
+from rollbook_client.statuses import RolloutStatus
+from rollbook_projections.state import RolloutState
 
 from .failures import CommandError
+from .tables import cut
+
+SHOWN_CHARS = 300
+"""How much of a rollout's error is told where it explains that there is no trace."""
 
 _TRACES = "SELECT attempt, max(position) FROM traces WHERE number = ? GROUP BY attempt ORDER BY attempt"
+_MESSAGE = "SELECT err_message FROM outcomes WHERE number = ?"
 _SCORING = "SELECT scoring, task, asked_by, reward FROM scorings WHERE number = ? ORDER BY scoring DESC LIMIT 1"
 
 
@@ -79,8 +87,8 @@ async def _stored(reader: Reader, rollout_id: str, attempt: int | None) -> Store
         if state.active:
             raise CommandError(f"{rollout_id!r} is not over yet and has left no trace so far; wait for its end")
         raise CommandError(
-            f"{rollout_id!r} left no trace: workflows leave none, nor do attempts whose process died; "
-            "`rollbook show` has what there is"
+            f"{rollout_id!r} left no trace: {await _why_traceless(reader, state)}; "
+            f"`rollbook show {shlex.quote(rollout_id)}` has what there is"
         )
     try:
         trace = await trace_at(reader, places[wanted])
@@ -91,3 +99,17 @@ async def _stored(reader: Reader, rollout_id: str, attempt: int | None) -> Store
         raise CommandError(f"the trace of {rollout_id!r} is not in the ledger any more but in the archive {archived}")
     later = await reader.query(_SCORING, (state.number,))
     return StoredTrace(trace, wanted, state.attempt, LaterScoring(*later[0]) if later else None)
+
+
+async def _why_traceless(reader: Reader, state: RolloutState) -> str:
+    """Why a rollout that is over left nothing; the ledger does not tell a task from a workflow that failed."""
+    rows = await reader.query(_MESSAGE, (state.number,))
+    message = " ".join((rows[0][0] or "").split()) if rows else ""
+    ended = f"it ended as {state.status}" + (
+        f" ({cut(message, SHOWN_CHARS)})" if message not in ("", state.status) else ""
+    )
+    if state.attempt == 0:
+        return f"{ended} before an attempt began"
+    if state.status == RolloutStatus.SUCCESS:
+        return "only tasks leave one, and workflows do not"
+    return f"{ended}, and only a task that began and came to its end leaves one"
