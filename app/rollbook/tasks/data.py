@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -13,9 +14,15 @@ from msgspec import Struct, field
 from rollbook.backends.json_form import is_plain, plain
 from rollbook.sdk.values import MessageDict, message_list, shown
 from rollbook.tasks.checks import check_number, check_whole
+from rollbook.tasks.names import near_name
 
 __all__ = ["NetworkPolicy", "Resources", "TaskData", "Timeouts", "checked_messages"]
 
+log = logging.getLogger(__name__)
+
+_TOLD_AT_MOST = 1000
+_told: set[tuple[type, str]] = set()
+"""Fields that were warned of. Rows come from trainers: not for ever, and the same one but once."""
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 
 
@@ -166,7 +173,7 @@ class TaskData(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read a row: what is no declared field goes to `extra`.
+        """Read a row: what is no declared field goes to `extra`, with a warning in the log where it may be a slip.
 
         Raises ``ValueError`` naming the field for a value that does not fit.
         """
@@ -174,6 +181,7 @@ class TaskData(Struct, frozen=True, kw_only=True):
             raise ValueError(f"{cls.__name__} is made of a mapping, got {shown(value)}")
         known = {name: item for name, item in value.items() if name in cls.__struct_fields__ and name != "extra"}
         extra = {name: item for name, item in value.items() if name not in known}
+        _tell_of_slips(cls, value)
         if isinstance(nested := extra.get("extra"), Mapping):
             del extra["extra"]
             extra |= nested
@@ -181,6 +189,24 @@ class TaskData(Struct, frozen=True, kw_only=True):
             return msgspec.convert(known | {"extra": extra}, cls)
         except msgspec.ValidationError as error:
             raise ValueError(_named(error, cls.__name__)) from error
+
+
+def _tell_of_slips(cls: type[TaskData], row: Mapping[str, Any]) -> None:
+    """Warn of fields that are kept as the row's own and may be slips of those that mean something; once for each."""
+    for name in row:
+        if not isinstance(name, str) or name in cls.__struct_fields__ or (cls, name) in _told:
+            continue
+        near = near_name(name, cls.__struct_fields__)
+        if near is not None and near not in row and len(_told) < _TOLD_AT_MOST:
+            _told.add((cls, name))
+            log.warning(
+                "the row %.80r has the field %r, which %s does not declare, so it is kept in extra and does nothing; "
+                "if it is meant to be %r, write it so",
+                row.get("id"),
+                name,
+                cls.__name__,
+                near,
+            )
 
 
 def _fits(host: str, pattern: str) -> bool:

@@ -5,7 +5,6 @@ A part of another kind, and a method that nobody calls because of its name, woul
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 from collections.abc import Sequence
@@ -15,15 +14,16 @@ from rollbook.sdk.values import shown
 from rollbook.tasks.hooks import MARKS
 from rollbook.tasks.judge import Judge
 from rollbook.tasks.methods import check_method, check_plain, place_of
+from rollbook.tasks.names import near_name
+from rollbook.tasks.sources import check_source
 from rollbook.tasks.toolsets import Toolset
 
-__all__ = ["check_declared", "check_parts", "near_name"]
+__all__ = ["check_declared", "check_parts"]
 
 log = logging.getLogger(__name__)
 
 _METHODS = ("setup", "finalize", "rows", "new_state")
 _PARTS: dict[str, type] = {"toolsets": Toolset, "judges": Judge}
-_NEAR = 0.8
 
 
 def check_declared(cls: type, base: type, *, data: type) -> None:
@@ -31,6 +31,7 @@ def check_declared(cls: type, base: type, *, data: type) -> None:
 
     A name that may be meant, though it is near to one of the base, is only warned of.
     """
+    check_source(cls)
     check_parts(cls.__name__, cls)
     if _overrides(cls, base, "setup"):
         check_method(cls, "setup", takes=("data", "runtime"), data=data)
@@ -43,6 +44,7 @@ def check_declared(cls: type, base: type, *, data: type) -> None:
     for name, value in vars(cls).items():
         if not name.startswith("_") and not hasattr(base, name) and not getattr(value, MARKS, ()):
             _check_name(cls, base, name, value=value)
+        _tell_of_override(cls, name, value=value)
 
 
 def check_parts(who: str, task: Any) -> None:
@@ -63,12 +65,6 @@ def check_parts(who: str, task: Any) -> None:
             )
 
 
-def near_name(name: str, known: Sequence[str]) -> str | None:
-    """The one of the known names that this one may be a slip of; None where it is like none of them."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
-    return near[0] if near else None
-
-
 def _overrides(cls: type, base: type, name: str) -> bool:
     return inspect.getattr_static(cls, name) is not inspect.getattr_static(base, name)
 
@@ -82,7 +78,7 @@ def _check_name(cls: type, base: type, name: str, *, value: Any) -> None:
             )
     if not inspect.isroutine(value):
         return
-    missing = [known for known in _METHODS if not _overrides(cls, base, known)]
+    missing = tuple(known for known in _METHODS if not _overrides(cls, base, known))
     for known in missing:
         if flat == _flat(known):
             raise TypeError(f"{cls.__name__}.{name} is never called: call it `{known}`{place_of(value)}")
@@ -94,6 +90,24 @@ def _check_name(cls: type, base: type, name: str, *, value: Any) -> None:
             near,
             place_of(value),
         )
+
+
+def _tell_of_override(cls: type, name: str, *, value: Any) -> None:
+    """Warn of a method that takes the place of an inherited hook and is another one or none: that may be meant."""
+    above = next((vars(one)[name] for one in cls.__mro__[1:] if name in vars(one)), None)
+    before, now = getattr(above, MARKS, ()), getattr(value, MARKS, ())
+    if not before or not inspect.isroutine(value) or before[0].kind in {mark.kind for mark in now}:
+        return
+    what = f"a @{now[0].kind}" if now else "no hook, for it has no decorator,"
+    log.warning(
+        "%s.%s is %s and replaces an inherited @%s; where that is not meant, write @%s above it%s",
+        cls.__name__,
+        name,
+        what,
+        before[0].kind,
+        before[0].kind,
+        place_of(value),
+    )
 
 
 def _flat(name: str) -> str:

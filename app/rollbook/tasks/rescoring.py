@@ -80,7 +80,8 @@ async def rescored(trace: Trace, task: Task[Any]) -> Rescored:
     async def step() -> list[TraceError]:
         nonlocal scoring
         own = task.for_rollout()
-        scoring = Scoring(Given(owner=own, data=data, trace=trace, state=own.state), own)
+        # Many are scored after another, and what the first raised comes again: the errors name the line.
+        scoring = Scoring(Given(owner=own, data=data, trace=trace, state=own.state), own, logged=False)
         await scoring.run()
         return scoring.errors
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Container, Sequence
 from typing import Any
 
@@ -19,11 +20,14 @@ from rollbook.sdk.values import MessageDict, shown
 from rollbook.tasks.arguments import Given, Missing, arguments_of
 from rollbook.tasks.errors import TaskError
 from rollbook.tasks.hooks import Hook
+from rollbook.tasks.methods import line_of
 from rollbook.tasks.patience import patiently
 from rollbook.traces.trace import Rewrite
 from rollbook_client.jsons import copied
 
-__all__ = ["call_hook", "first_stop", "run_request_interceptors", "run_response_interceptors"]
+__all__ = ["call_hook", "first_stop", "raised_by", "run_request_interceptors", "run_response_interceptors"]
+
+log = logging.getLogger(__name__)
 
 _REWRITABLE_ROLES = ("user", "tool")
 _REWRITABLE_FIELDS = frozenset({"content", "name"})
@@ -132,8 +136,15 @@ async def _guarded(hook: Hook, given: Given, *, boundary: Request | Response | N
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > cancelled_before:
             raise
-        failure = failure_of(error, "the hook")
-        raise TaskError(f"{hook.who} raised {type(error).__name__}: {failure.message}", hook=hook.name) from error
+        log.error("rollout %s: %s failed", given.trace.rollout_id, hook.who, exc_info=error)
+        raise TaskError(raised_by(hook, error, given), hook=hook.name) from error
+
+
+def raised_by(hook: Hook, error: BaseException, given: Given) -> str:
+    """What a hook raised and where, as text: ``@stop Sums.too_long raised KeyError: 'role' (sums.py, line 40)``."""
+    failure = failure_of(error, "the hook")
+    place = line_of(error, getattr(given.owner, hook.name))
+    return f"{hook.who} raised {type(error).__name__}: {failure.message}{place}"
 
 
 def _changed_messages(before: Request, after: Request, *, new: Container[int], hook: Hook) -> dict[int, MessageDict]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,12 +15,14 @@ from rollbook.tasks.errors import TaskError, trace_error
 from rollbook.tasks.hooks import Hook, Hooked
 from rollbook.tasks.judge import Judge
 from rollbook.tasks.patience import patiently
-from rollbook.tasks.running import call_hook
+from rollbook.tasks.running import call_hook, raised_by
 from rollbook.tasks.task import Task, check_names
 from rollbook.traces.mending import mend_scores, odd_scores
 from rollbook.traces.trace import Trace, TraceError
 
 __all__ = ["Scoring", "check_scores", "odd_scores_out", "score", "seed_scores"]
+
+log = logging.getLogger(__name__)
 
 STAGE = "scoring"
 
@@ -88,16 +91,17 @@ class Scoring:
 
     `errors` are what `score` returns. `lost` are the methods and judges that raised, gave what is no score, or have
     not come back, each with why, None for the last; one that says by null that it has nothing to say is none of them.
-    Raises as `score` does.
+    The log has the tracebacks of what raised, unless it is not `logged`. Raises as `score` does.
     """
 
-    def __init__(self, given: Given, task: Task[Any], harness: object = None) -> None:
+    def __init__(self, given: Given, task: Task[Any], harness: object = None, *, logged: bool = True) -> None:
         seed_scores(given.trace, task, harness)
         self.errors: list[TraceError] = []
         hooks = (*task.hooks.metrics, *_metrics_of(harness), *task.hooks.rewards)
         self.lost: dict[str, str | None] = dict.fromkeys([hook.who for hook in hooks] + [*map(_who, task.judges)])
         self._task = task
         self._harness = harness
+        self._logged = logged
         self._trace = given.trace
         self._given = _owned(given, task)
 
@@ -128,20 +132,19 @@ class Scoring:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _cancellations() > cancelled_before:
                 raise
-            self._raised(hook, error)
+            self._raised(hook, error, given)
         else:
             self._returned(hook, value)
             self._back(hook.who)
 
-    def _raised(self, hook: Hook, error: BaseException) -> None:
+    def _raised(self, hook: Hook, error: BaseException, given: Given) -> None:
         if isinstance(error, (TaskError, Missing)):
             self._fault(hook, TaskError(f"{hook.who}: {error}"))
             return
-        failure = failure_of(error, "the method")
-        text = f"{hook.who} raised {type(error).__name__}: {failure.message}"
-        self._lose(
-            hook, TraceError(stage=STAGE, type=type(error).__name__, message=text, category=failure.category.value)
-        )
+        if self._logged:
+            log.error("rollout %s: %s failed", given.trace.rollout_id, hook.who, exc_info=error)
+        text, category = raised_by(hook, error, given), failure_of(error, hook.who).category
+        self._lose(hook, TraceError(stage=STAGE, type=type(error).__name__, message=text, category=category.value))
 
     def _returned(self, hook: Hook, value: Any) -> None:
         if not isinstance(value, Mapping):

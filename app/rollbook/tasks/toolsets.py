@@ -20,6 +20,7 @@ from rollbook.sdk.values import shown
 from rollbook.tasks.arguments import Given, Missing, arguments_of, tool_parameters
 from rollbook.tasks.errors import ToolError
 from rollbook.tasks.patience import patiently
+from rollbook.tasks.sources import check_source
 
 __all__ = ["Tool", "Toolset", "ToolsetIndex", "tool"]
 
@@ -116,6 +117,7 @@ class Toolset:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        check_source(cls)
         names = {name: None for base in reversed(cls.__mro__) for name in vars(base)}
         cls.tool_names = tuple(name for name in names if getattr(inspect.getattr_static(cls, name), _MARK, False))
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rollbook.interception.messages import Request, Response
 from rollbook.tasks import TaskBackend
 from rollbook.tasks.data import TaskData
 from rollbook.tasks.harnesses.chat import ChatHarness
-from rollbook.tasks.hooks import stop
+from rollbook.tasks.hooks import intercept, metric, reward, stop
 from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.runtimes.subprocess import SubprocessRuntime
@@ -39,6 +42,53 @@ async def test_error_of_a_task_is_named_and_its_traceback_is_in_the_log(
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.exc_info is not None
     assert "in setup" in (record.exc_text or logging.Formatter().formatException(record.exc_info))
+
+
+class Misspelt(Task[TaskData]):
+    """Every hook asks for what is not there, one in a helper; each of those lines ends in "# raises"."""
+
+    def __init__(self, wrong: str) -> None:
+        self.wrong = wrong
+
+    def look(self, name: str) -> float:
+        if name == self.wrong:
+            return {"check": 1.0}["chek"]  # raises
+        return 1.0
+
+    @intercept
+    def clean(self, request: Request) -> None:
+        self.look("clean")
+
+    @stop
+    async def enough(self, response: Response) -> bool:
+        return self.look("enough") == 0
+
+    @metric
+    async def found(self) -> float:
+        await asyncio.sleep(0)
+        return self.look("found")
+
+    @reward
+    def right(self) -> float:
+        return self.look("right")
+
+
+RAISES = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "]  # raises" in text)
+
+
+@pytest.mark.parametrize("hook", ["@intercept clean", "@stop enough", "@metric found", "@reward right"])
+async def test_error_of_a_hook_names_the_authors_line_and_its_traceback_is_in_the_log_once(
+    stage: Stage, caplog: pytest.LogCaptureFixture, hook: str
+) -> None:
+    kind, name = hook.split()
+    async with ModelServer(Say("42")) as model:
+        trace = await played(stage.rollout(model, task=Misspelt(name)))
+    [error] = trace.errors
+    assert error.message == f"{kind} Misspelt.{name} raised KeyError: 'chek' ({__file__}, line {RAISES})"
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.getMessage() == f"rollout t-1: {kind} Misspelt.{name} failed"
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], KeyError)
 
 
 async def test_model_is_asked_for_by_the_name_that_the_harness_was_given(stage: Stage) -> None:

@@ -1,6 +1,7 @@
 """TaskData: messages, extra fields, the JSON form and back, and values that do not fit."""
 
 import copy
+import logging
 import math
 import pickle
 from typing import Any
@@ -194,3 +195,23 @@ def test_policy_says_whether_it_is_about_all_hosts_or_none() -> None:
     named = NetworkPolicy(allow=("*",), deny=("bad.example.com",))
     assert not named.isolated
     assert not named.unrestricted
+
+
+def test_field_that_may_be_a_slip_is_kept_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Log(TaskData, frozen=True, kw_only=True):
+        service: str
+
+    rows = [Log.from_json({"id": f"log/{number}", "service": "db", "timeout": {"agent": 1}}) for number in range(2)]
+    assert [row.extra for row in rows] == [{"timeout": {"agent": 1}}] * 2
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("the row 'log/0' has the field 'timeout', which Log does not declare")
+    assert record.getMessage().endswith("if it is meant to be 'timeouts', write it so")
+
+
+def test_field_of_a_rows_own_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    class Log(TaskData, frozen=True, kw_only=True):
+        service: str
+
+    Log.from_json({"id": "a", "ids": [1], "service": "db", "services": ["db"], "label": "x", "metadata": {}})
+    assert not caplog.records

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollbook.tasks.data import TaskData
-from rollbook.tasks.hooks import metric, reward, stop
+from rollbook.tasks.hooks import Hook, metric, reward, stop
 from rollbook.tasks.judge import Judge
 from rollbook.tasks.runtimes.base import Runtime
 from rollbook.tasks.task import Task, check_names, load_rows
@@ -40,6 +40,10 @@ async def nothing_but_data(self: Any, data: Row, /, runtime: Runtime | None = No
 
 
 async def alone(data: Row, runtime: Runtime) -> None: ...
+
+
+def names(hooks: tuple[Hook, ...]) -> list[str]:
+    return [hook.name for hook in hooks]
 
 
 def decorated(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -209,7 +213,47 @@ def test_name_that_is_the_authors_own_is_let_be(attributes: dict[str, Any], capl
     assert not caplog.records
 
 
-def no_rows(self: Any) -> None: ...
+class Scored(Task[Row]):
+    """What the tasks below inherit from."""
+
+    @reward
+    def right(self) -> float:
+        return 1.0
+
+
+def test_override_that_is_another_hook_or_none_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    class Measured(Scored):
+        @metric
+        def right(self) -> float:
+            return 0.0
+
+    class Plain(Scored):
+        def right(self) -> float:
+            return 0.0
+
+    told = [record.getMessage().partition("; ")[0] for record in caplog.records]
+    assert told == [
+        "Measured.right is a @metric and replaces an inherited @reward",
+        "Plain.right is no hook, for it has no decorator, and replaces an inherited @reward",
+    ]
+    assert (names(Measured.hooks.metrics), names(Measured.hooks.rewards), names(Plain.hooks.rewards)) == (
+        ["right"],
+        [],
+        [],
+    )
+
+
+def test_override_that_is_meant_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    class Better(Scored):
+        @reward
+        def right(self) -> float:
+            return 0.5
+
+    class Without(Scored):
+        right = None  # type: ignore[assignment]
+
+    assert (names(Better.hooks.rewards), Without.hooks.rewards) == (["right"], ())
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("made", [None, "row", {"id": "a"}], ids=["none", "a text", "one row"])
