@@ -123,11 +123,17 @@ def test_blank_api_key_is_refused(rollbook: CommandLine, monkeypatch: pytest.Mon
     assert "--api-key-env: TRAINER_KEY is blank" in refused.error_line
 
 
-def test_entrypoint_that_is_none_is_one_line(rollbook: CommandLine) -> None:
+@pytest.mark.parametrize("more", [(), ("--queue", "q")])
+@pytest.mark.parametrize("entrypoint", ["not an entrypoint", "flow.py:"])
+def test_entrypoint_that_is_none_is_a_wrong_argument(
+    rollbook: CommandLine, path: Path, entrypoint: str, more: tuple[str, ...]
+) -> None:
     for command in ("serve", "scheduler"):
-        refused = rollbook(command, "not an entrypoint")
-        assert refused.code == 1
+        refused = rollbook(command, entrypoint, *more)
+        assert refused.code == 2
+        assert f"ENTRYPOINT: '{entrypoint}' is no entrypoint" in refused.error_line
         assert "pass the path of a .py file with a workflow, or file.py:name or module:name" in refused.error_line
+    assert not path.exists()
 
 
 def test_taken_port_is_one_line_naming_the_option(rollbook: CommandLine) -> None:

@@ -253,16 +253,6 @@ def test_file_that_is_not_there_is_told_before_anything_is_made(folder: Path) ->
     assert not (folder / ".rollbook").exists()
 
 
-@on_a_file
-@pytest.mark.parametrize("more", [(), ("--queue", "q")])
-@pytest.mark.parametrize("command", ["serve", "scheduler"])
-def test_text_that_is_no_entrypoint_is_a_wrong_argument(folder: Path, command: str, more: tuple[str, ...]) -> None:
-    ended = outcome(start(command, "flow.py:", *more))
-    assert (ended.code, ended.out) == (2, "")
-    assert "'flow.py:' is no entrypoint; pass the path of a .py file with a workflow, or" in ended.error_line
-    assert not (folder / ".rollbook").exists()
-
-
 async def test_api_and_scheduler_run_apart(folder: Path, place: str) -> None:
     server = Server("--no-scheduler", "--queue", "flow")
     assert children(server.process.pid) == []

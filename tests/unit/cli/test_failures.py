@@ -7,7 +7,6 @@ import sqlite3
 import pytest
 import sqlalchemy as sa
 
-from rollbook.backends.errors import EntrypointError
 from rollbook.cli import missing_extra
 from rollbook.cli.failures import CommandError, describe
 from rollbook.ledger.codec import CodecError
@@ -23,7 +22,6 @@ from rollbook.ledger.urls import DatabaseUrlError
     [
         CommandError("it failed; do this"),
         DatabaseUrlError("it failed; do this"),
-        EntrypointError("it failed; do this", spec="x.py"),
         LedgerUnavailable("it failed; do this"),
         SchemaError("it failed; do this"),
         SecretKeyError("it failed; do this"),
