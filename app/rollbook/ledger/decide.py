@@ -67,7 +67,7 @@ def deadline_message(state: RolloutState, now: int) -> str:
     """The error of a rollout whose agent deadline passed while it was queued."""
     limit = (state.agent_timeout_us or 0) / MICROSECONDS
     queued = now - state.queued_at
-    text = f"workflow exceeded its {limit}s deadline"
+    text = f"rollout exceeded its {limit}s deadline"  # it never came to a workflow or a task
     if queued >= QUEUEING_WORTH_NAMING_US:
         text += f" ({queued / MICROSECONDS:.1f}s of it queued; no slot became free in time)"
     return text

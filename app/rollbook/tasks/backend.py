@@ -129,15 +129,17 @@ class TaskBackend(ExecutionBackend):
         if left_sec is not None and left_sec <= 0:
             return _late(request, queued_sec=queued_sec)
         try:
+            data, spent_queued_sec = _within(self.data_of(request), request, queued_sec=queued_sec)
             rollout = Rollout(
                 self.task,
-                _within(self.data_of(request), request, queued_sec=queued_sec),
+                data,
                 self.harness,
                 self.runtime,
                 chat_completions_url=ctx.chat_completions_url,
                 api_key=ctx.api_key,
                 limits=self.limits,
                 rollout_id=request.id,
+                queued_sec=spent_queued_sec,
                 tell=ctx.record,
             )
         except Exception as error:  # a task's own code makes its data and its state
@@ -182,14 +184,22 @@ def _left(limit_sec: float | None, spent_sec: float) -> float | None:
     return None if limit_sec is None else limit_sec - spent_sec
 
 
-def _within(data: TaskData, request: ExecutionRequest, *, queued_sec: float) -> TaskData:
-    """The task with the request's budgets where those are shorter; what was spent in the queue counts."""
+def _within(data: TaskData, request: ExecutionRequest, *, queued_sec: float) -> tuple[TaskData, float]:
+    """The task with the request's budgets where those are shorter, and how much of the agent's went by in the queue.
+
+    The queue counts in the request's budget, and not in the task's own.
+    """
     timeouts = data.timeouts
     grader_sec = request.grader_timeout_sec
-    agent = _shorter(timeouts.agent, _left(request.agent_timeout_sec, queued_sec))
+    agent, left_sec = timeouts.agent, _left(request.agent_timeout_sec, queued_sec)
+    if left_sec is not None and (agent is None or left_sec < agent):
+        agent = request.agent_timeout_sec
+    else:
+        queued_sec = 0.0
     # On the wire nothing, or less, is a budget that is over already; in a task it is a mistake.
     scoring = _shorter(timeouts.scoring, None if grader_sec is None else max(grader_sec, _OVER_AT_ONCE_SEC))
-    return msgspec.structs.replace(data, timeouts=msgspec.structs.replace(timeouts, agent=agent, scoring=scoring))
+    timeouts = msgspec.structs.replace(timeouts, agent=agent, scoring=scoring)
+    return msgspec.structs.replace(data, timeouts=timeouts), queued_sec
 
 
 def _shorter(one: float | None, other: float | None) -> float | None:

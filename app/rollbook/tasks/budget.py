@@ -53,11 +53,12 @@ class CumulativeBudget:
                 ...
         if budget.exceeded: ...     # also where the work went on after its timer, or blocked it
 
-    None is unbounded; zero or less is spent already.
+    None is unbounded; zero or less is spent already. `queued_sec` of it went by before there was any work.
     """
 
-    def __init__(self, limit_sec: float | None, *, clock: Clock = time.monotonic) -> None:
+    def __init__(self, limit_sec: float | None, *, queued_sec: float = 0.0, clock: Clock = time.monotonic) -> None:
         self.limit_sec = limit_sec
+        self._queued_sec = queued_sec
         self._clock = clock
         self._earlier_sec = 0.0
         self._since: float | None = None
@@ -81,7 +82,18 @@ class CumulativeBudget:
 
     def remaining_sec(self) -> float | None:
         """Seconds that are left, never less than zero; None where there is no limit."""
-        return None if self.limit_sec is None else max(0.0, self.limit_sec - self.spent_sec)
+        return None if self.limit_sec is None else max(0.0, self.limit_sec - self.gone_sec)
+
+    @property
+    def gone_sec(self) -> float:
+        """Seconds of the limit that are over, those in the queue too."""
+        return self._queued_sec + self.spent_sec
+
+    @property
+    def said(self) -> str:
+        """For messages: ``its budget of 5s (4.2s of it queued)``; what was queued from 0.1 s on."""
+        queued = f" ({self._queued_sec:.1f}s of it queued)" if self._queued_sec >= 0.1 else ""
+        return f"its budget of {self.limit_sec or 0.0:g}s{queued}"
 
     @property
     def deadline(self) -> float | None:

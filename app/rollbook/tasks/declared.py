@@ -31,7 +31,6 @@ def check_declared(cls: type, base: type, *, data: type) -> None:
 
     A name that may be meant, though it is near to one of the base, is only warned of.
     """
-    check_source(cls)
     check_parts(cls.__name__, cls)
     if _overrides(cls, base, "setup"):
         check_method(cls, "setup", takes=("data", "runtime"), data=data)
@@ -41,6 +40,7 @@ def check_declared(cls: type, base: type, *, data: type) -> None:
         check_plain(cls, "rows", "write `def rows(self)` and yield the rows, or return a list of them")
     if _overrides(cls, base, "new_state"):
         check_plain(cls, "new_state", "write `def new_state(self)`, and fill the state in `setup`")
+    check_source(cls)
     for name, value in vars(cls).items():
         if not name.startswith("_") and not hasattr(base, name) and not getattr(value, MARKS, ()):
             _check_name(cls, base, name, value=value)

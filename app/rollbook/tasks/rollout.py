@@ -70,9 +70,9 @@ class Rollout:
     A runtime that is given ready-made is borrowed: it must be started, and stays so. A factory makes one that the
     rollout owns; one that takes `resources`, as the classes of runtimes do, gets what the task asks for. ``user``
     says that somebody will drive the exchange with messages of their own. ``tell`` is called with each event as it
-    happens; ``clock`` is what the agent's budget goes by. It does one thing at a time, but any task may close or abort
-    it, which ends what it does. Whatever fails is in the trace, and only a cancellation, and a borrowed runtime that
-    its owner stopped, are raised.
+    happens; ``clock`` is what the agent's budget goes by, of which ``queued_sec`` went by in a queue. It does one thing
+    at a time, but any task may close or abort it, which ends what it does. Whatever fails is in the trace, and only a
+    cancellation, and a borrowed runtime that its owner stopped, are raised.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Rollout:
         limits: RolloutLimits | None = None,
         user: bool = False,
         rollout_id: str | None = None,
+        queued_sec: float = 0.0,
         endpoint: Endpoint | None = None,
         tell: Callable[[Event], None] = lambda _event: None,
         clock: Callable[[], float] = time.monotonic,
@@ -104,7 +105,7 @@ class Rollout:
         self._tools = ToolsetIndex([toolset.bound(self._given) for toolset in self._task.toolsets])
         self._turns = Turns(self._given, task.hooks, limits=checked_limits(limits), tell=tell)
         self._stages = Stages(self.trace, tell)
-        self._budget = CumulativeBudget(data.timeouts.agent, clock=clock)
+        self._budget = CumulativeBudget(data.timeouts.agent, queued_sec=queued_sec, clock=clock)
         self._session: Session | None = None
         self._prompt: list[MessageDict] = []
         self._segments = 0
@@ -266,16 +267,16 @@ class Rollout:
         turns = self.trace.num_turns
         failure: StageError | None = None
         said: list[MessageDict] | None = None
-        spent_sec = self._budget.spent_sec
+        gone_sec = self._budget.gone_sec
         try:
             with self._budget.running():
                 said = await run_theirs(
                     lambda: self._play(new),
                     "the agent",
                     limit_sec=self._budget.limit_sec,
-                    queued_sec=spent_sec,
+                    queued_sec=gone_sec,
                     name="agent",
-                    late=f"the agent exceeded its budget of {self._budget.limit_sec or 0.0:g}s",
+                    late=f"the agent exceeded {self._budget.said}",
                 )
         except StageError as error:
             failure = error

@@ -44,10 +44,11 @@ def check_source(cls: type) -> None:
                 f"{cls.__name__}.{method.name} is there twice: the @{kinds[0]} of line {before.lineno} is lost under "
                 f"the one of line {method.lineno}; give one of them another name ({file}, line {method.lineno})"
             )
+        how = "" if isinstance(method, ast.AsyncFunctionDef) else f" in an `async def {method.name}`"
         for call, called in _unawaited(method):
             raise TypeError(
                 f"{cls.__name__}.{method.name} calls {called} and does not wait for it, so nothing is done; "
-                f"write `await {called}(…)` ({file}, line {call.lineno})"
+                f"write `await {called}(…)`{how} ({file}, line {call.lineno})"
             )
 
 

@@ -38,7 +38,7 @@ def segment_errors(error: StageError | None, *, turns: Turns, budget: Cumulative
     """
     call_error = turns.call_error
     if budget.exceeded or (error is not None and _is_deadline(error)):
-        text = f"the agent exceeded its budget of {budget.limit_sec or 0.0:g}s{_waiting_for(turns, call_error)}"
+        text = f"the agent exceeded {budget.said}{_waiting_for(turns, call_error)}"
         return [_entry("agent", "TimeoutError", Failure(text, RolloutErrorCategory.TIMEOUT))]
     if turns.task_error is not None:
         return [trace_error("agent", turns.task_error, who="the task")]

@@ -309,6 +309,26 @@ async def test_time_in_the_queue_counts_against_the_agent(backend: Backend) -> N
     assert harness.agents == []
 
 
+@pytest.mark.parametrize(
+    ("own_sec", "said"),
+    [
+        (None, "its budget of 5s (4.8s of it queued)"),
+        (10, "its budget of 5s (4.8s of it queued)"),
+        (0.1, "its budget of 0.1s while"),
+    ],
+    ids=["the request's alone", "the request's", "the task's own"],
+)
+async def test_budget_of_which_some_was_queued_is_told_with_both(
+    backend: Backend, own_sec: float | None, said: str
+) -> None:
+    row = {"timeouts": {"agent": own_sec}}
+    async with ModelServer(Hang()) as model:
+        made = backend.make(ChatHarness())
+        outcome = await backend.execute(made, _url(model), agent_timeout_sec=5, queued_sec=4.8, metadata={"task": row})
+    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
+    assert (outcome.result.err_message or "").startswith(f"agent: the agent exceeded {said}")
+
+
 @pytest.mark.parametrize("budget_sec", [0, -3])
 async def test_request_whose_time_is_over_already_starts_nothing(backend: Backend, budget_sec: float) -> None:
     harness = Acting(ask_once)

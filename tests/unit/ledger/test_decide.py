@@ -176,12 +176,12 @@ class TestClaim:
 class TestAgentDeadlineInTheQueue:
     def test_message_names_the_limit_and_the_queueing(self) -> None:
         _, ended = events(queued(agent_timeout_us=300_000), cmd.ExpireDeadlines(), now=START_US + 500_000)
-        assert ended.err_message.startswith("workflow exceeded its 0.3s deadline (0.5s of it queued")
+        assert ended.err_message.startswith("rollout exceeded its 0.3s deadline (0.5s of it queued")
 
     @pytest.mark.parametrize("timeout_us", [0, -5 * SECOND_US])
     def test_zero_and_less_have_already_passed(self, timeout_us: int) -> None:
         _, ended = events(queued(agent_timeout_us=timeout_us), cmd.ExpireDeadlines(), now=START_US)
-        assert ended.err_message == f"workflow exceeded its {timeout_us / SECOND_US}s deadline"
+        assert ended.err_message == f"rollout exceeded its {timeout_us / SECOND_US}s deadline"
 
     def test_poll_tells_it_though_no_scheduler_is_there_to_sweep(self) -> None:
         before = queued(agent_timeout_us=SECOND_US)

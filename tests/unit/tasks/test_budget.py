@@ -46,6 +46,17 @@ def test_budget_runs_only_while_a_segment_does() -> None:
     assert (budget.spent_sec, budget.remaining_sec()) == (11, 0)
 
 
+def test_what_was_queued_is_gone_but_was_not_spent() -> None:
+    hands = Hands()
+    budget = CumulativeBudget(10, queued_sec=4, clock=hands)
+    with budget.running():
+        hands.now += 5
+    assert (budget.spent_sec, budget.gone_sec, budget.remaining_sec()) == (5, 9, 1)
+    assert budget.said == "its budget of 10s (4.0s of it queued)"
+    assert CumulativeBudget(10, queued_sec=0.05).said == "its budget of 10s"
+    assert CumulativeBudget(10, queued_sec=10).exceeded
+
+
 def test_segment_that_fails_is_paid_for() -> None:
     hands = Hands()
     budget = CumulativeBudget(10, clock=hands)
