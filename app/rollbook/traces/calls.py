@@ -79,7 +79,8 @@ class CallError(msgspec.Struct, frozen=True):
     """Why a call brought no whole answer.
 
     `kind` is `http` (the upstream answered with an error, `status` says which), `connect`, `broken_stream`,
-    `garbage`, `timeout`, `aborted` (ended by us) or `internal` (a fault of the endpoint's own).
+    `garbage` (of a judge's answer also one without a score), `timeout`, `aborted` (ended by us) or `internal` (a fault
+    of the endpoint's own).
     """
 
     kind: str
