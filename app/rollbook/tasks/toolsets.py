@@ -19,6 +19,7 @@ from rollbook.interception.tools import ToolResult
 from rollbook.sdk.values import shown
 from rollbook.tasks.arguments import Given, Missing, arguments_of, tool_parameters
 from rollbook.tasks.errors import ToolError
+from rollbook.tasks.methods import place_of
 from rollbook.tasks.patience import patiently
 from rollbook.tasks.sources import check_source
 
@@ -46,14 +47,19 @@ class Tool:
     def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         who = f"tool {self.name}"
-        if not _NAME.fullmatch(self.name):
-            raise TypeError(f"{who}: a tool's name has up to 64 letters, digits, _ and -; give the function another")
-        if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"{who} is not async; write `async def {self.name}(…)`, and await what takes time")
         self._function = function
         self.description = inspect.getdoc(function) or ""
-        self._given, own = tool_parameters(function, who=who)
-        self._arguments, self.parameters = _described(own, who=who)
+        try:
+            if not _NAME.fullmatch(self.name):
+                raise TypeError(
+                    f"{who}: a tool's name has up to 64 letters, digits, _ and -; give the function another"
+                )
+            if not inspect.iscoroutinefunction(function):
+                raise TypeError(f"{who} is not async; write `async def {self.name}(…)`, and await what takes time")
+            self._given, own = tool_parameters(function, who=who)
+            self._arguments, self.parameters = _described(own, who=who)
+        except TypeError as error:
+            raise TypeError(f"{error}{place_of(function)}") from error.__cause__
 
     @property
     def definition(self) -> dict[str, Any]:

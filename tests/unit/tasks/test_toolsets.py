@@ -225,7 +225,10 @@ async def undescribed(task: asyncio.Task[None]) -> None: ...
     ("function", "message"),
     [
         (plain, "tool plain is not async; write `async def plain"),
-        (bare, "tool bare has no annotation for 'query'"),
+        (
+            bare,
+            r"tool bare has no annotation for 'query'; annotate it, for example query: str, int or list\[str\] for ",
+        ),
         (unknown, "tool unknown annotates 'query' as 'NoSuchType', which cannot be resolved"),
         (splat, r"tool splat takes \*queries"),
         (positional, "tool positional takes 'query' by position only"),
@@ -235,8 +238,9 @@ async def undescribed(task: asyncio.Task[None]) -> None: ...
     ],
 )
 def test_function_that_cannot_be_a_tool_is_refused_with_its_name(function: Callable[..., Any], message: str) -> None:
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(TypeError, match=message) as caught:
         Toolset(function)
+    assert str(caught.value).endswith(f" ({__file__}, line {function.__code__.co_firstlineno})")
 
 
 def test_data_is_the_models_where_it_is_text() -> None:
