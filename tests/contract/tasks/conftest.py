@@ -1,4 +1,4 @@
-"""An endpoint of the test's own, and the stage over it."""
+"""An endpoint of the test's own, the stage over it, and a backend."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.tasks.playing import Stage, WatchedEndpoint
+from tests.contract.tasks.serving import Backend
 
 
 @pytest.fixture
@@ -21,3 +22,12 @@ async def endpoint() -> AsyncIterator[WatchedEndpoint]:
 @pytest.fixture
 def stage(endpoint: WatchedEndpoint, tmp_path: Path) -> Stage:
     return Stage(endpoint, tmp_path / "runtimes")
+
+
+@pytest.fixture
+async def backend(tmp_path: Path) -> AsyncIterator[Backend]:
+    made = Backend(tmp_path / "runtimes")
+    yield made
+    if made.made is not None:
+        await made.made.shutdown()
+    assert made.folders == []

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rollbook.backends.base import ExecutionOutcome, ExecutionRequest
+from rollbook.backends.base import ExecutionRequest
 from rollbook.backends.errors import MachineError
 from rollbook.sdk.config import AgentWorkflowConfig
 from rollbook.sdk.context import AgentWorkflowContext, RolloutContext, get_rollout_context
 from rollbook.sdk.values import MessageDict
 from rollbook.sdk.workflow import AgentWorkflow
-from rollbook.tasks.backend import TaskBackend
 from rollbook.tasks.data import TaskData
-from rollbook.tasks.harnesses.base import Harness
 from rollbook.tasks.harnesses.chat import ChatHarness
 from rollbook.tasks.harnesses.workflow import WorkflowHarness
-from rollbook.tasks.hooks import metric, reward
+from rollbook.tasks.hooks import reward
 from rollbook.tasks.judge import Judge
 from rollbook.tasks.limits import RolloutLimits
 from rollbook.tasks.runtimes.base import Runtime
-from rollbook.tasks.runtimes.subprocess import SubprocessRuntime
 from rollbook.tasks.task import Task
-from rollbook.traces.trace import Trace
 from rollbook_client.events import (
-    Event,
     ExchangeStopped,
     MetricRecorded,
     ModelCalled,
@@ -38,100 +30,14 @@ from rollbook_client.events import (
 )
 from rollbook_client.statuses import RolloutErrorCategory, RolloutStatus
 from tests.contract.tasks.playing import NOWHERE, SAID, WAIT_SEC, Acting, Agent, ask_once, ask_times
+from tests.contract.tasks.serving import ANSWER, Backend, Sum, Sums, url_of
 from tests.support.model_server import Hang, ModelServer, Say, Status
-
-ANSWER: MessageDict = {"role": "assistant", "content": "42"}
-
-
-class Sum(TaskData, frozen=True, kw_only=True):
-    """Data with a field of its own."""
-
-    answer: str = "42"
-
-
-class Sums(Task[Sum]):
-    """Is right where the answer is the data's."""
-
-    @reward
-    def right(self, trace: Trace, data: Sum) -> float:
-        assert trace.final_branch is not None
-        return float(trace.final_branch.messages[-1]["content"] == data.answer)
-
-    @reward(weight=0)
-    def never_known(self) -> None:
-        return None
-
-    @metric
-    def turns(self, trace: Trace) -> float:
-        return float(trace.num_turns)
-
-
-class Recorder:
-    """What an execution told while it ran."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.phases: list[RolloutStatus] = []
-        self.secrets: list[str] = []
-
-    def hide(self, url: str, key: str | None) -> None:
-        """Take what must not get into logs."""
-        self.secrets += [url, key or ""]
-
-    def of[E: Event](self, kind: type[E]) -> list[E]:
-        """The events of a kind."""
-        return [event for event in self.events if isinstance(event, kind)]
-
-
-class Backend:
-    """A backend with one folder of runtimes, and executions over a model."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.told = Recorder()
-        self.made: TaskBackend | None = None
-
-    def make(self, harness: Harness, *, task: Any = Sums, **options: Any) -> TaskBackend:
-        """The backend itself."""
-        self.made = TaskBackend(
-            task=task, harness=harness, runtime=lambda: SubprocessRuntime(parent=self.folder), **options
-        )
-        return self.made
-
-    async def execute(
-        self, backend: TaskBackend, url: str, *, prompt: Sequence[MessageDict] = SAID, **request: Any
-    ) -> ExecutionOutcome:
-        """One execution as a runner does it."""
-        record = lambda events: self.told.events.extend(events)  # noqa: E731
-        context = RolloutContext(
-            url, "key", rollout_id="r-1", on_phase=self.told.phases.append, on_record=record, on_secrets=self.told.hide
-        )
-        with context:
-            return await backend.execute(ExecutionRequest(id="r-1", prompt=list(prompt), **request))
-
-    @property
-    def folders(self) -> list[Path]:
-        """What runtimes are left."""
-        return list(self.folder.iterdir()) if self.folder.exists() else []
-
-
-@pytest.fixture
-async def backend(tmp_path: Path) -> AsyncIterator[Backend]:
-    made = Backend(tmp_path / "runtimes")
-    yield made
-    if made.made is not None:
-        await made.made.shutdown()
-    assert made.folders == []
-
-
-def _url(model: ModelServer) -> str:
-    return f"{model.url}/chat/completions"
 
 
 async def test_request_runs_as_a_task_and_is_answered_with_the_final_branch(backend: Backend) -> None:
     async with ModelServer(Say("42")) as model:
         made = backend.make(ChatHarness())
-        outcome = await backend.execute(made, _url(model), label="seven", metadata={"split": "train"})
+        outcome = await backend.execute(made, url_of(model), label="seven", metadata={"split": "train"})
         assert model.received[0].headers["authorization"] == "Bearer key"
     result = outcome.result
     assert (result.status, result.err_message, result.err_category) == (RolloutStatus.SUCCESS, None, None)
@@ -152,7 +58,7 @@ async def test_calls_stages_scores_and_trace_are_recorded_while_it_runs(backend:
         seen.append((len(backend.told.of(ModelCalled)), stages))
 
     async with ModelServer(Say("42", usage={"prompt_tokens": 11, "completion_tokens": 4})) as model:
-        await backend.execute(backend.make(Acting(play)), _url(model))
+        await backend.execute(backend.make(Acting(play)), url_of(model))
     assert seen == [(1, ["boot", "setup"])], "told only at the end"
     [call] = backend.told.of(ModelCalled)
     assert (call.call, call.input_tokens, call.output_tokens, call.finish_reason) == (1, 11, 4, "stop")
@@ -181,8 +87,8 @@ async def test_row_in_the_metadata_becomes_the_tasks_data(backend: Backend) -> N
     row = {"id": "sum-3", "answer": "43", "level": "hard", "prompt": "of the row"}
     async with ModelServer(default=Say("43")) as model:
         made = backend.make(ChatHarness(), task=Keeps())
-        with_prompt = await backend.execute(made, _url(model), metadata={"task": row})
-        without = await backend.execute(made, _url(model), prompt=[], metadata={"task": row})
+        with_prompt = await backend.execute(made, url_of(model), metadata={"task": row})
+        without = await backend.execute(made, url_of(model), prompt=[], metadata={"task": row})
         assert model.received[1].json["messages"] == [{"role": "user", "content": "of the row"}]
     for outcome in (with_prompt, without):
         assert outcome.result.sample is not None
@@ -208,7 +114,7 @@ async def test_request_without_a_prompt_is_the_tasks_error(backend: Backend) -> 
 
 async def test_failed_model_is_an_http_error_without_a_sample(backend: Backend) -> None:
     async with ModelServer(default=Status(503)) as model:
-        outcome = await backend.execute(backend.make(ChatHarness(tries=1)), _url(model))
+        outcome = await backend.execute(backend.make(ChatHarness(tries=1)), url_of(model))
     result = outcome.result
     assert (result.status, result.err_category) == (RolloutStatus.FAILURE, RolloutErrorCategory.HTTP_ERROR)
     assert result.err_message == "agent: a model call failed: HTTP 503: scripted error"
@@ -224,7 +130,7 @@ async def test_failed_scoring_keeps_the_sample_and_has_no_reward(backend: Backen
             raise OSError("no tests ran")
 
     async with ModelServer(Say("42")) as model:
-        outcome = await backend.execute(backend.make(ChatHarness(), task=Fails), _url(model))
+        outcome = await backend.execute(backend.make(ChatHarness(), task=Fails), url_of(model))
     result = outcome.result
     assert (result.status, result.err_category) == (RolloutStatus.FAILURE, RolloutErrorCategory.AGENT_ERROR)
     assert "no tests ran" in (result.err_message or "")
@@ -241,7 +147,7 @@ async def test_failed_scoring_keeps_the_sample_and_has_no_reward(backend: Backen
 async def test_stopped_rollout_is_a_success_that_says_so(backend: Backend) -> None:
     async with ModelServer(default=Say("42")) as model:
         made = backend.make(Acting(ask_times(3)), limits=RolloutLimits(max_turns=2))
-        outcome = await backend.execute(made, _url(model))
+        outcome = await backend.execute(made, url_of(model))
     result = outcome.result
     assert result.status is RolloutStatus.SUCCESS
     assert result.sample is not None
@@ -260,7 +166,7 @@ async def test_reward_that_is_whole_names_no_null_rewards(backend: Backend) -> N
             return 1.0
 
     async with ModelServer(Say("42")) as model:
-        outcome = await backend.execute(backend.make(ChatHarness(), task=Right), _url(model))
+        outcome = await backend.execute(backend.make(ChatHarness(), task=Right), url_of(model))
     assert outcome.result.sample is not None
     assert outcome.result.sample.extra_fields == {"is_truncated": False}
 
@@ -278,7 +184,7 @@ async def test_judge_that_is_away_is_named_beside_the_reward_that_lacks_it(
     monkeypatch.setenv("JUDGE_URL", "http://127.0.0.1:9/v1")
     await made.check()
     async with ModelServer(Say("42")) as model:
-        outcome = await backend.execute(made, _url(model))
+        outcome = await backend.execute(made, url_of(model))
     sample = outcome.result.sample
     assert sample is not None
     assert (sample.reward, sample.extra_fields["null_rewards"]) == (1.0, ["never_known", "polite"])
@@ -286,7 +192,7 @@ async def test_judge_that_is_away_is_named_beside_the_reward_that_lacks_it(
 
 async def test_ungraded_request_is_not_scored(backend: Backend) -> None:
     async with ModelServer(Say("42")) as model:
-        outcome = await backend.execute(backend.make(ChatHarness()), _url(model), grade=False)
+        outcome = await backend.execute(backend.make(ChatHarness()), url_of(model), grade=False)
     assert outcome.result.status is RolloutStatus.SUCCESS
     assert outcome.result.sample is not None
     assert outcome.result.sample.reward is None
@@ -294,98 +200,10 @@ async def test_ungraded_request_is_not_scored(backend: Backend) -> None:
     assert backend.told.of(RewardRecorded) == []
 
 
-async def test_requests_time_bounds_the_agent(backend: Backend) -> None:
-    async with ModelServer(Hang()) as model:
-        outcome = await backend.execute(backend.make(ChatHarness()), _url(model), agent_timeout_sec=0.3)
-    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
-    assert "exceeded its budget of 0.3s" in (outcome.result.err_message or "")
-
-
-async def test_time_in_the_queue_counts_against_the_agent(backend: Backend) -> None:
-    harness = Acting(ask_once)
-    outcome = await backend.execute(backend.make(harness), NOWHERE, agent_timeout_sec=5, queued_sec=5)
-    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
-    assert outcome.result.err_message == "the agent exceeded its 5.0s deadline (5.0s of it queued)"
-    assert harness.agents == []
-
-
-@pytest.mark.parametrize(
-    ("own_sec", "said"),
-    [
-        (None, "its budget of 5s (4.8s of it queued)"),
-        (10, "its budget of 5s (4.8s of it queued)"),
-        (0.1, "its budget of 0.1s while"),
-    ],
-    ids=["the request's alone", "the request's", "the task's own"],
-)
-async def test_budget_of_which_some_was_queued_is_told_with_both(
-    backend: Backend, own_sec: float | None, said: str
-) -> None:
-    row = {"timeouts": {"agent": own_sec}}
-    async with ModelServer(Hang()) as model:
-        made = backend.make(ChatHarness())
-        outcome = await backend.execute(made, _url(model), agent_timeout_sec=5, queued_sec=4.8, metadata={"task": row})
-    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
-    assert (outcome.result.err_message or "").startswith(f"agent: the agent exceeded {said}")
-
-
-@pytest.mark.parametrize("budget_sec", [0, -3])
-async def test_request_whose_time_is_over_already_starts_nothing(backend: Backend, budget_sec: float) -> None:
-    harness = Acting(ask_once)
-    outcome = await backend.execute(backend.make(harness), NOWHERE, agent_timeout_sec=budget_sec)
-    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
-    assert (harness.agents, backend.told.phases) == ([], [])
-
-
-@pytest.mark.parametrize("budget_sec", [0, -3])
-async def test_request_whose_grading_time_is_over_already_is_played_and_not_scored(
-    backend: Backend, budget_sec: float
-) -> None:
-    async with ModelServer(Say("42")) as model:
-        outcome = await backend.execute(backend.make(ChatHarness()), _url(model), grader_timeout_sec=budget_sec)
-    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
-    assert (outcome.result.err_message or "").startswith("scoring: ")
-    assert outcome.result.sample is not None
-    assert outcome.result.sample.reward is None
-
-
-async def test_requests_grader_time_bounds_the_scoring(backend: Backend) -> None:
-    class Stuck(Sums):
-        @reward
-        async def stuck(self) -> float:
-            await asyncio.Event().wait()
-            return 1.0
-
-    async with ModelServer(Say("42")) as model:
-        made = backend.make(ChatHarness(), task=Stuck)
-        outcome = await backend.execute(made, _url(model), grader_timeout_sec=0.1)
-    assert outcome.result.err_category is RolloutErrorCategory.TIMEOUT
-    assert (outcome.result.err_message or "").startswith("scoring: ")
-    assert outcome.result.sample is not None
-
-
-async def test_rollouts_wait_for_a_slot_and_one_whose_time_is_over_there_fails(backend: Backend) -> None:
-    released = asyncio.Event()
-    async with ModelServer(Say("42", gate=released), Say("42")) as model:
-        made = backend.make(ChatHarness(), max_concurrent=1)
-        first = asyncio.create_task(backend.execute(made, _url(model)))
-        await model.wait_for(1)
-        late = await backend.execute(made, _url(model), agent_timeout_sec=0.1)
-        waiting = asyncio.create_task(backend.execute(made, _url(model)))
-        await asyncio.sleep(0)  # it is queued at its first turn
-        assert made.health()["concurrency"] == {"max_concurrent": 1, "queued": 1, "running": 1}
-        released.set()
-        outcomes = [await first, await waiting]
-    assert late.result.err_category is RolloutErrorCategory.TIMEOUT
-    assert [span.stage for span in late.spans] == ["queue"]
-    assert [outcome.result.status for outcome in outcomes] == [RolloutStatus.SUCCESS] * 2
-    assert made.health() == {"status": "ok", "concurrency": {"max_concurrent": 1, "queued": 0, "running": 0}}
-
-
 async def test_cancelled_execution_ends_everything_and_frees_its_slot(backend: Backend) -> None:
     async with ModelServer(Say("first"), Hang()) as model:
         made = backend.make(Acting(ask_times(2)), max_concurrent=1)
-        running = asyncio.create_task(backend.execute(made, _url(model)))
+        running = asyncio.create_task(backend.execute(made, url_of(model)))
         await model.wait_for(2)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -408,7 +226,7 @@ async def test_execution_that_its_runner_breaks_off_leaves_nothing(backend: Back
 
     async with ModelServer(Say("42")) as model:
         made = backend.make(ChatHarness())
-        with RolloutContext(_url(model), rollout_id="r-1", on_phase=enter), pytest.raises(RunnerError):
+        with RolloutContext(url_of(model), rollout_id="r-1", on_phase=enter), pytest.raises(RunnerError):
             await made.execute(ExecutionRequest(id="r-1", prompt=list(SAID)))
     assert backend.folders == []
     assert made.health()["concurrency"]["running"] == 0
@@ -429,7 +247,7 @@ async def test_rollouts_side_by_side_keep_apart(backend: Backend) -> None:
             *(
                 backend.execute(
                     made,
-                    _url(model),
+                    url_of(model),
                     prompt=[{"role": "user", "content": f"answer {number}"}],
                     metadata={"task": {"answer": f"answer {number}"}},
                 )

@@ -41,7 +41,9 @@ async def test_a_score_that_does_not_come_back_is_null() -> None:
     assert (result.errors, result.lost, result.whole) == ((), (), True)
 
 
-async def test_a_method_that_raises_or_needs_a_runtime_loses_only_its_own_score() -> None:
+async def test_a_method_that_raises_or_needs_a_runtime_loses_only_its_own_score(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Careless(Task[TaskData]):
         @reward
         def fails(self, trace: Trace) -> float:
@@ -73,6 +75,8 @@ async def test_a_method_that_raises_or_needs_a_runtime_loses_only_its_own_score(
     said = {who: [found.message for found in result.errors if found.message.startswith(who)] for who in result.lost}
     assert [len(messages) for messages in said.values()] == [1, 1, 1]
     assert "asks for the runtime" in said["@reward Careless.runs"][0]
+    assert __file__ in said["@reward Careless.fails"][0]
+    assert not caplog.records, "a traceback for each of many traces"
 
 
 async def test_the_scoring_timeout_leaves_what_came_before_it() -> None:
