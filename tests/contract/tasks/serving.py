@@ -16,9 +16,7 @@ from rollbook.tasks.hooks import metric, reward
 from rollbook.tasks.runtimes.subprocess import SubprocessRuntime
 from rollbook.tasks.task import Task
 from rollbook.traces.trace import Trace
-from rollbook_client.events import (
-    Event,
-)
+from rollbook_client.events import Event
 from rollbook_client.statuses import RolloutStatus
 from tests.contract.tasks.playing import SAID
 from tests.support.model_server import ModelServer
