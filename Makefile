@@ -1,12 +1,12 @@
 # Rollbook's front door. `make` alone lists what it can do.
 #
-# Variables: PYTHON (the interpreter to make .venv with), WORKERS (parallel test processes, default: one more
+# Variables: PYTHON (the interpreter to make .venv with), WORKERS (parallel test processes, default: two more
 # than there are cores, at most 4), ARGS (passed on to the target's command, as in: make test ARGS="-k lease -x").
 
 VENV := .venv
 BIN := $(VENV)/bin
 # Half of the tests wait for processes, clocks and databases most of the time.
-WORKERS ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
+WORKERS ?= $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 ARGS ?=
 # Those of the code's folders that are there.
 SOURCES := $(wildcard app client projections migrations tests examples benchmarks scripts)
