@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from rollbook.ledger.secrets import KEY_VARIABLE
 from rollbook.ledger.urls import POSTGRES
 from tests.support.databases import DATABASES, SECRET_KEY, NewLedger, empty_place, ledger_templates
+from tests.support.dealing import dealt
 from tests.support.postgres import memory_or_disk
 
 # No deadline: a machine may be slow, and no test of ours judges time. HYPOTHESIS_PROFILE=thorough searches longer.
@@ -24,6 +26,10 @@ os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory_or_disk()))
 
 # A shell has what it starts in the background ignore Ctrl-C, and every program that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_TESTS = Path(__file__).parent
+_SLOW_TIERS = frozenset({"chaos", "processes", "reference"})
+"""Folders of tests that start programs and wait for them."""
 
 _OWN_PREFIXES = ("ROLLBOOK_", "OSMOSIS_")
 
@@ -38,6 +44,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes run them, deals tests so that the slow ones begin first, each worker with its share."""
+    if (workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT")) is None:
+        return
+    modules = [(path, list(tests)) for path, tests in groupby(items, key=lambda item: item.path)]
+    slow = [(path.relative_to(_TESTS).parts[0] in _SLOW_TIERS, tests) for path, tests in modules]
+    items[:] = dealt(slow, workers=int(workers))
 
 
 @pytest.fixture(autouse=True)
