@@ -63,7 +63,7 @@ def place(folder: Path) -> str:
     return database_of(parse_url(os.environ.get(DATABASE_VARIABLE, DEFAULT_DATABASE_URL))).describe()
 
 
-# What starts before any ledger is looked at: one database is enough.
+# What has nothing to do with how the ledger is kept: one database is enough.
 on_a_file = pytest.mark.parametrize("database", [SQLITE], indirect=True)
 
 
@@ -273,6 +273,7 @@ async def test_api_and_scheduler_run_apart(folder: Path, place: str) -> None:
         kill(server.process)
 
 
+@on_a_file
 @pytest.mark.parametrize("apart", [False, True], ids=["serve", "scheduler"])
 async def test_operator_is_told_what_is_waited_for_and_can_end_it_at_once(folder: Path, apart: bool) -> None:
     (folder / "flow.py").write_text(ENDLESS)

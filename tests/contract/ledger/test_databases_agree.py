@@ -253,5 +253,5 @@ def test_same_commands_leave_the_same_on_every_database(new_ledger: NewLedger) -
             super().__init__(new_ledger)
 
     run_state_machine_as_test(
-        OnNewLedgers, settings=settings(max_examples=settings().max_examples // 5, stateful_step_count=30)
+        OnNewLedgers, settings=settings(max_examples=settings().max_examples // 8, stateful_step_count=30)
     )

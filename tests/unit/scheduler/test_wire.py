@@ -7,7 +7,7 @@ import socket
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbook.scheduler.runner.outbox import Outbox
@@ -38,6 +38,7 @@ def frames(messages: list[msgspec.Struct]) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
+@settings(max_examples=settings().max_examples // 4)  # each goes through some megabytes
 @given(st.lists(st.integers(min_value=1, max_value=400_000), min_size=1, max_size=20))
 def test_messages_survive_any_cut_of_the_bytes(sizes: list[int]) -> None:
     seen: list[ToScheduler] = []
