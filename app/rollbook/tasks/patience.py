@@ -12,9 +12,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Any
 
-from msgspec import Struct
-
-from rollbook.endings import to_the_end
+from rollbook.endings import Ended, as_value, to_the_end
 
 __all__ = ["GRACE_SEC", "patiently"]
 
@@ -27,11 +25,6 @@ _left_behind: set[asyncio.Task[Any]] = set()
 """What did not end; the event loop itself keeps no task alive."""
 
 
-class _Ended[T](Struct, frozen=True):
-    value: T | None
-    error: BaseException | None
-
-
 async def patiently[T](work: Awaitable[T], who: str) -> T:
     """The result of `work`, or what it raises. It runs as a task of its own; the caller's context variables are as if
     it had run in the caller's.
@@ -40,7 +33,7 @@ async def patiently[T](work: Awaitable[T], who: str) -> T:
     `GRACE_SEC`, when it is left behind with a line in the log that names `who`. A second one changes nothing.
     """
     context = contextvars.copy_context()
-    task = asyncio.get_running_loop().create_task(_ended(work), name=who, context=context)
+    task = asyncio.get_running_loop().create_task(as_value(lambda: work), name=who, context=context)
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
@@ -51,18 +44,7 @@ async def patiently[T](work: Awaitable[T], who: str) -> T:
             _tell_of(task, who)
         raise
     _take_over(context)
-    ended = task.result()
-    if ended.error is not None:
-        raise ended.error
-    return ended.value  # type: ignore[return-value]  # without an error there is a value
-
-
-async def _ended[T](work: Awaitable[T]) -> _Ended[T]:
-    # As a value: an event loop ends by a task that raises SystemExit.
-    try:
-        return _Ended(await work, None)
-    except BaseException as error:
-        return _Ended(None, error)
+    return task.result().result()
 
 
 def _take_over(context: contextvars.Context) -> None:
@@ -73,7 +55,7 @@ def _take_over(context: contextvars.Context) -> None:
             variable.set(value)
 
 
-def _tell_of(task: asyncio.Task[_Ended[Any]], who: str) -> None:
+def _tell_of(task: asyncio.Task[Ended[Any]], who: str) -> None:
     if not task.done():
         _left_behind.add(task)
         task.add_done_callback(_left_behind.discard)

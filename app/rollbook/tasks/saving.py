@@ -6,7 +6,7 @@ import base64
 import logging
 import zlib
 
-from rollbook.tasks.runtimes.homes import in_thread
+from rollbook.tasks.threads import in_thread
 from rollbook.traces.cutting import CUT, cuts
 from rollbook.traces.storage import dumps
 from rollbook.traces.trace import Trace

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 
-from msgspec import Struct
+from rollbook.endings import Ended, as_value
 
 __all__ = ["WorkflowLoop"]
 
@@ -21,11 +21,6 @@ log = logging.getLogger(__name__)
 
 GRACE_SEC = 5.0
 """How long a cancelled workflow may take to end; one that blocks ends when its model calls are cut, shortly after."""
-
-
-class _Ended[T](Struct, frozen=True):
-    value: T | None
-    error: BaseException | None
 
 
 class WorkflowLoop:
@@ -45,7 +40,7 @@ class WorkflowLoop:
         A cancellation is passed on, and `work` has a moment to end.
         """
         loop = self._running()
-        ended: Future[_Ended[T]] = Future()
+        ended: Future[Ended[T]] = Future()
         tasks: list[asyncio.Task[None]] = []
 
         def begin() -> None:
@@ -63,9 +58,7 @@ class WorkflowLoop:
             if late:
                 log.warning("a workflow that was cancelled goes on after %g s: it blocks its event loop", GRACE_SEC)
             raise
-        if found.error is not None:
-            raise found.error
-        return found.value  # type: ignore[return-value]  # without an error there is a value
+        return found.result()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -78,18 +71,14 @@ class WorkflowLoop:
             return self._loop
 
 
-async def _until_ended[T](work: Callable[[], Awaitable[T]], ended: Future[_Ended[T]]) -> None:
-    # As a value: some errors, SystemExit for one, would end the loop, and others mean something to a future.
-    try:
-        ended.set_result(_Ended(await work(), None))
-    except BaseException as error:
-        ended.set_result(_Ended(None, error))
+async def _until_ended[T](work: Callable[[], Awaitable[T]], ended: Future[Ended[T]]) -> None:
+    ended.set_result(await as_value(work))
 
 
-def _never_begun[T](ended: Future[_Ended[T]]) -> None:
+def _never_begun[T](ended: Future[Ended[T]]) -> None:
     """A task that is cancelled before its first step says nothing."""
     if not ended.done():
-        ended.set_result(_Ended(None, asyncio.CancelledError()))
+        ended.set_result(Ended(None, asyncio.CancelledError()))
 
 
 def _serve(loop: asyncio.AbstractEventLoop, over: threading.Event) -> None:

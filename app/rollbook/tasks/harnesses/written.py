@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rollbook.scrub import KEY_MIN_CHARS
 from rollbook.tasks.runtimes.base import Completed
 
 __all__ = ["KEPT_BYTES", "PROGRAM", "Written", "is_secret"]
@@ -16,13 +17,11 @@ KEPT_BYTES = 4096
 """Of the output and of the errors each, over all segments of a rollout."""
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
-_SECRET_MIN_CHARS = 8
-"""Shorter values are left: to take them out would garble ordinary words."""
 
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable of this name and value is one that must not be kept."""
-    return len(value) >= _SECRET_MIN_CHARS and _SECRET_NAME.search(name) is not None
+    return len(value) >= KEY_MIN_CHARS and _SECRET_NAME.search(name) is not None
 
 
 class Written:

@@ -15,11 +15,12 @@ from rollbook.backends.limiter import Slots
 from rollbook.tasks.checks import check_whole
 from rollbook.tasks.data import NetworkPolicy, Resources
 from rollbook.tasks.errors import RuntimeStoppedError
+from rollbook.tasks.threads import in_thread
 
 from .absent import why_absent
 from .errors import RuntimeFailedError, RuntimeUnavailableError, UnsafePathError, UnsupportedNetworkError
 from .forwarding import Forwards, listen_inside, most_connections
-from .homes import Home, in_thread
+from .homes import Home
 from .keeper import Keeper
 from .leftovers import end_all, processes_where
 from .lifetime import OwnedRuntime

@@ -6,33 +6,26 @@ owner ends, however it ends; so a home that can be locked is nobody's.
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+
+from rollbook.tasks.threads import in_thread
 
 from .errors import RuntimeFailedError, RuntimeUnavailableError
 from .leftovers import end_processes_of
 from .processes import call
 
-__all__ = ["Home", "default_parent", "in_thread", "sweep"]
+__all__ = ["Home", "default_parent", "sweep"]
 
 _TRIES = 3
 _TOOL_VARIABLES = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
-# Of our own: user code may fill the event loop's with calls that take for ever, and an end must not wait for those.
-_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="rollbook-runtime")
-
-
-async def in_thread[T](work: Callable[[], T]) -> T:
-    """Do what blocks (files, /proc) in a thread. Cancelling this leaves the thread to finish."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, work)
 
 
 def default_parent() -> Path:

@@ -18,12 +18,13 @@ from rollbook.backends.limiter import Slots
 from rollbook.tasks.checks import check_whole
 from rollbook.tasks.data import Resources
 from rollbook.tasks.errors import RuntimeStoppedError
+from rollbook.tasks.threads import in_thread
 from rollbook.tuning import former_file_limit
 
 from .base import READ_LIMIT_BYTES, Completed, Runtime
 from .errors import RuntimeFailedError, RuntimeUnavailableError
 from .files import parts_below, read_file, write_file
-from .homes import Home, default_parent, in_thread, sweep
+from .homes import Home, default_parent, sweep
 from .output import OUTPUT_LIMIT_BYTES
 from .processes import CommandTooLongError, HostProcess
 

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from rollbook.tasks.data import NetworkPolicy
+from rollbook.tasks.threads import in_thread
 
 from .errors import UnsupportedNetworkError
-from .homes import Home, in_thread
+from .homes import Home
 from .leftovers import HOME_VARIABLE, end_processes_of
 from .lifetime import OwnedRuntime
 
