@@ -8,7 +8,6 @@ import pytest
 
 from rollbook.ledger.database import database_of
 from rollbook.ledger.urls import SQLITE, parse_url
-from rollbook.settings import DATABASE_VARIABLE
 from tests.support import ledger as make
 from tests.support.commands import CommandLine
 
@@ -21,12 +20,6 @@ class Own(ExecutionBackend):
         raise NotImplementedError
 
 """
-
-
-@pytest.fixture
-def rollbook(database_url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    monkeypatch.setenv(DATABASE_VARIABLE, database_url)
-    return CommandLine(database_url, capfd)
 
 
 def test_each_subject_is_a_line_and_each_fix_is_below_it(rollbook: CommandLine, database_url: str) -> None:

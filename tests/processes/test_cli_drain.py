@@ -28,12 +28,6 @@ def rollbook(database_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
     return CommandLine(database_url, capfd)
 
 
-@pytest.fixture
-def writer(database_url: str) -> Iterator[make.Writing]:
-    with make.writing(database_url) as writer:
-        yield writer
-
-
 class Draining:
     """A started `rollbook drain`, and what it says as it says it."""
 

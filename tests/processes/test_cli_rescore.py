@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -36,17 +35,6 @@ FRONT = "SELECT scoring, reward, rewards, metrics FROM rollout_reports ORDER BY 
 def database_url(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv(DATABASE_VARIABLE, database_url)
     return database_url
-
-
-@pytest.fixture
-def rollbook(database_url: str, capfd: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(database_url, capfd)
-
-
-@pytest.fixture
-def writer(database_url: str) -> Iterator[make.Writing]:
-    with make.writing(database_url) as writer:
-        yield writer
 
 
 class Silent(Task[TaskData]):

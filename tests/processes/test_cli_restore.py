@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from rollbook.ledger.archives.moving import archive
 from rollbook.ledger.audit import audit
 from rollbook.ledger.replay import verify_replay
-from rollbook.settings import DATABASE_VARIABLE
 from rollbook_client.events import MetricRecorded, RewardRecorded
 from tests.support import ledger as make
 from tests.support.commands import CommandLine
@@ -21,18 +17,6 @@ from tests.support.sql import rows
 TASK = "tests.support.saved_traces:Sums"
 STRICT = "tests.support.saved_traces:Strict"
 FRONT = "SELECT rollout_id, reward, rewards, metrics, scoring FROM rollout_reports ORDER BY rollout_id"
-
-
-@pytest.fixture
-def rollbook(database_url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    monkeypatch.setenv(DATABASE_VARIABLE, database_url)
-    return CommandLine(database_url, capfd)
-
-
-@pytest.fixture
-def writer(database_url: str) -> Iterator[make.Writing]:
-    with make.writing(database_url) as writer:
-        yield writer
 
 
 def test_an_earlier_scoring_comes_back_in_front_and_all_stay(

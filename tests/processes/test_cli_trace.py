@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import msgspec
 import pytest
 
 from rollbook.ledger.archives.moving import archive
-from rollbook.settings import DATABASE_VARIABLE
 from rollbook.traces.calls import CallError, CallTokens, ModelCall, Usage
 from rollbook.traces.storage import dumps, loads
 from rollbook.traces.trace import Rewrite, Span, Trace, TraceError
@@ -23,18 +21,6 @@ from tests.unit.cli.terminals import terminal
 
 _STYLES = re.compile(r"\x1b\[\d*m")
 AT = 1795967744542724
-
-
-@pytest.fixture
-def rollbook(database_url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    monkeypatch.setenv(DATABASE_VARIABLE, database_url)
-    return CommandLine(database_url, capfd)
-
-
-@pytest.fixture
-def writer(database_url: str) -> Iterator[make.Writing]:
-    with make.writing(database_url) as writer:
-        yield writer
 
 
 def eventful() -> Trace:

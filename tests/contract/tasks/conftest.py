@@ -1,4 +1,4 @@
-"""An endpoint of the test's own, the stage over it, and a backend."""
+"""An endpoint of the test's own, the stage over it, a backend, and each kind of runtime."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.tasks.runtimes.lifetime import OwnedRuntime
 from tests.contract.tasks.playing import Stage, WatchedEndpoint
 from tests.contract.tasks.serving import Backend
+from tests.support.runtimes import RUNTIMES
 
 
 @pytest.fixture
@@ -31,3 +33,9 @@ async def backend(tmp_path: Path) -> AsyncIterator[Backend]:
     if made.made is not None:
         await made.made.shutdown()
     assert made.folders == []
+
+
+@pytest.fixture(params=RUNTIMES, ids=lambda kind: kind.__name__)
+def kind(request: pytest.FixtureRequest) -> type[OwnedRuntime]:
+    made: type[OwnedRuntime] = request.param
+    return made

@@ -24,7 +24,7 @@ from rollbook.tasks.toolsets import Toolset, tool
 from rollbook.traces.trace import Trace
 from tests.contract.tasks.playing import PROMPT, WAIT_SEC, Stage, WatchedEndpoint, played
 from tests.support.model_server import ModelServer, Say
-from tests.support.runtimes import RUNTIMES, open_folder
+from tests.support.runtimes import open_folder
 
 BASE = Path(sys.base_prefix).resolve()
 PYTHON = os.path.realpath(sys.executable)
@@ -86,12 +86,6 @@ class Noted(Task[TaskData]):
     @reward
     async def right(self, runtime: Runtime) -> float:
         return float(await runtime.read("note.txt") == b"t-1: 6 x 7")
-
-
-@pytest.fixture(params=RUNTIMES, ids=lambda kind: kind.__name__)
-def kind(request: pytest.FixtureRequest) -> type[OwnedRuntime]:
-    made: type[OwnedRuntime] = request.param
-    return made
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from rollbook.tasks.task import Task
 from rollbook.traces.trace import Trace
 from tests.contract.tasks.playing import PROMPT, Stage, WatchedEndpoint, played
 from tests.support.model_server import Die, ModelServer, Say
-from tests.support.runtimes import RUNTIMES, executable, open_folder, running
+from tests.support.runtimes import executable, open_folder, running
 
 # Only what every system has: a sandbox sees little of this machine.
 ASK = (
@@ -44,12 +44,6 @@ class Answered(Task[TaskData]):
     @reward
     async def right(self, runtime: Runtime, trace: Trace) -> float:
         return float(b"forty-two" in await runtime.read("answer") and trace.num_turns == 1)
-
-
-@pytest.fixture(params=RUNTIMES, ids=lambda kind: kind.__name__)
-def kind(request: pytest.FixtureRequest) -> type[OwnedRuntime]:
-    made: type[OwnedRuntime] = request.param
-    return made
 
 
 @pytest.fixture
