@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -85,10 +86,16 @@ def url_of(port: int) -> str:
     return f"http://127.0.0.1:{port}"
 
 
+PORTS = range(20_000, 32_000)
+"""For servers of tests."""
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that nobody has, below those that the system gives to connections: they would take it meanwhile."""
+    while True:
+        port = PORTS.start + secrets.randbelow(len(PORTS))
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def folder_first(name: str) -> str:
